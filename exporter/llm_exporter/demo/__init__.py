@@ -1,0 +1,1 @@
+"""The embedded default: simulated engines, GPU and host whose truth is known."""

@@ -1,0 +1,1 @@
+"""Normalise: one table per engine turns its page into the canonical vocabulary."""

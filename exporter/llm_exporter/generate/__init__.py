@@ -1,0 +1,1 @@
+"""Generate: dashboards, alert rules and reference documents from the declarations."""

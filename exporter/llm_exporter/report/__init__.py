@@ -1,0 +1,1 @@
+"""The weekly capacity review: questions to Prometheus, statistics, and the pages for readers."""

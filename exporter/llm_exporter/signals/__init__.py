@@ -1,0 +1,1 @@
+"""Derive: pure functions over one view; each signal is declared once."""

@@ -1,0 +1,1 @@
+"""Fetch: the only layer that reads the world (HTTP, NVML, /proc, streams)."""

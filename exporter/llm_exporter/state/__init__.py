@@ -1,0 +1,1 @@
+"""Remember: counters across resets, and a short ring of frames per target for windows."""
