@@ -1,0 +1,80 @@
+"""Crontab expressions (`0 8 * * mon`): checked and split, with weekdays by name.
+
+Cron counts weekdays from Sunday, schedulers written in Python often from Monday; names mean the same everywhere, so `parse_crontab`
+gives names. `daemon/schedule.py` hands the fields to its scheduler.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_LONGEST_MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_EXAMPLE = 'write five fields, for example "0 8 * * mon" (minute hour day month weekday)'
+
+
+class Crontab(NamedTuple):
+    """The five fields, each `*` or a comma-separated list of plain values; weekdays by name (`mon`), months by number."""
+
+    minute: str
+    hour: str
+    day: str
+    month: str
+    weekday: str
+
+
+def parse_crontab(text: str) -> Crontab:
+    """Split a crontab expression.
+
+    Raises:
+        ValueError: it is none, or it never comes due; the message says what to write instead.
+    """
+    fields = text.split()
+    if len(fields) != 5:
+        raise ValueError(f"has {len(fields)} field{'s' * (len(fields) != 1)} instead of 5; {_EXAMPLE}")
+    minute = _field(fields[0], "minute", 0, 59)
+    hour = _field(fields[1], "hour", 0, 23)
+    day = _field(fields[2], "day", 1, 31)
+    month = _field(fields[3], "month", 1, 12, MONTHS)
+    weekday = _field(fields[4], "weekday", 0, 7, WEEKDAYS)
+    if day is not None and weekday is not None:
+        raise ValueError("names both days of the month and weekdays, which cron reads as either; write * for one of them")
+    if day is not None and min(day) > max(_LONGEST_MONTH_DAYS[number - 1] for number in month or range(1, 13)):
+        raise ValueError("names a day that its months never have; write a day between 1 and 28")
+    names = None if weekday is None else [WEEKDAYS[number] for number in sorted({number % 7 for number in weekday})]
+    return Crontab(_list(minute), _list(hour), _list(day), _list(month), "*" if names is None else ",".join(names))
+
+
+def _list(values: list[int] | None) -> str:
+    return "*" if values is None else ",".join(map(str, values))
+
+
+def _field(text: str, what: str, low: int, high: int, names: tuple[str, ...] = ()) -> list[int] | None:
+    """Values that the field names in order; None for all of them."""
+    if text == "*":
+        return None
+    values: set[int] = set()
+    for part in text.lower().split(","):
+        match = re.fullmatch(r"(?:(\*)|(\w+)(?:-(\w+))?)(?:/(\d+))?", part, re.ASCII)
+        if not match:
+            raise ValueError(f"has a {what} {part!r} that is not understood; {_EXAMPLE}")
+        star, first, last, step = match.groups()
+        start = low if star else _number(first, what, low, high, names)
+        end = high if star or (step and not last) else _number(last or first, what, low, high, names)
+        if star and what == "weekday":
+            end = 6
+        if start > end or (step and int(step) == 0):
+            raise ValueError(f"has a {what} {part!r} that is never reached; {_EXAMPLE}")
+        values.update(range(start, end + 1, int(step or 1)))
+    return sorted(values)
+
+
+def _number(text: str, what: str, low: int, high: int, names: tuple[str, ...]) -> int:
+    if text in names:
+        return names.index(text) + low
+    if text.isdecimal() and low <= int(text) <= high:
+        return int(text)
+    allowed = f"{low} to {high}" + (f" or {names[0]} to {names[-1]}" if names else "")
+    raise ValueError(f"has the {what} {text!r}; write {allowed}")

@@ -1,0 +1,209 @@
+"""The kinds of value that configuration keys hold: text, numbers, durations, secrets, URLs, files, label names.
+
+In come values as the YAML loader or Python code gives them; out go the normalised values that the models in `http_client.py`,
+`target.py` and `model.py` keep. What is wrong is said by `fault`, so that `load.py` can add file, line and key.
+
+The loader passes a `LoadContext`: only then `${NAME}` is expanded, file names are resolved, and bare numbers are refused as durations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, Strict, ValidationInfo
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from llm_exporter.config.durations import parse_duration
+from llm_exporter.config.urls import url_problem
+
+HIDDEN = "<secret>"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadContext:
+    """What the loader knows beside the document.
+
+    Attributes:
+        base_dir: directory of the configuration file; relative file names start there.
+        environ: the variables that `${NAME}` may name.
+    """
+
+    base_dir: Path
+    environ: Mapping[str, str]
+
+
+class Section(BaseModel):
+    """A mapping of the configuration: unknown keys are refused, values never change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+
+class FaultError(PydanticCustomError):
+    """One thing that is wrong with a value, in words for the person who wrote it."""
+
+
+def fault(message: str, *at: str | int, remedy: str = "") -> FaultError:
+    """Build the error that a validator raises.
+
+    Args:
+        message: what is wrong; never holds a secret.
+        at: keys below the validated value that lead to the culprit.
+        remedy: what to write instead.
+    """
+    return faults([(at, message, remedy)])
+
+
+def faults(found: list[tuple[tuple[str | int, ...], str, str]]) -> FaultError:
+    """Build one error out of several (keys that lead to the culprit, what is wrong, remedy)."""
+    text = "; ".join(f"{message}; {remedy}" if remedy else message for _, message, remedy in found)
+    return FaultError("config", "{text}", {"text": text, "faults": found})
+
+
+def _expand(text: str, info: ValidationInfo) -> str:
+    if not isinstance(info.context, LoadContext):
+        return text
+    environ = info.context.environ
+
+    def value_of(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        name = match[1]
+        if name is None:
+            raise fault("has a ${ without its }", remedy="write ${NAME} for a variable of the environment, $$ for a dollar")
+        if name not in environ:
+            raise fault(f"the environment variable {name!r} is not set", remedy="set it, or write $$ where you mean a dollar")
+        return environ[name]
+
+    return re.sub(r"\$\$|\$\{(?:([^{}]*)\})?", value_of, text)
+
+
+class Secret:
+    """Text that is never shown: repr, str and serialisation give `<secret>`. `reveal()` is for the request alone."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text itself."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(("Secret", self._text))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(value: object, info: ValidationInfo) -> Secret:
+            if isinstance(value, Secret):
+                return value
+            if not isinstance(value, str):
+                raise fault("must be text", remedy="put it in quotes")
+            text = _expand(value, info)
+            if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+                raise fault("holds a line break or another control character", remedy="a header cannot carry it")
+            return cls(text)
+
+        return core_schema.with_info_plain_validator_function(
+            read, serialization=core_schema.plain_serializer_function_ser_schema(lambda _: HIDDEN)
+        )
+
+
+def _plain_text(text: str) -> str:
+    if not text:
+        raise fault("is empty", remedy="remove the key or give it a value")
+    if any(ord(letter) < 32 or ord(letter) == 127 or 0xD800 <= ord(letter) <= 0xDFFF for letter in text):
+        raise fault("holds a control character", remedy="use printable text")
+    return text
+
+
+def _short_name(text: str) -> str:
+    if text != text.strip():
+        raise fault("begins or ends with a space", remedy="remove the space")
+    if len(text) > 200:
+        raise fault(f"is {len(text)} characters long", remedy="use at most 200")
+    return text
+
+
+def _seconds(value: object, info: ValidationInfo) -> float:
+    if isinstance(value, bool):
+        raise fault("must be a duration", remedy="write for example 30s, 1m30s or 500ms")
+    if isinstance(value, int | float):
+        if isinstance(info.context, LoadContext) and value != 0:
+            raise fault("is a number without a unit", remedy=f"write {value}s for seconds" if value > 0 else "write for example 30s")
+        if not 0 <= value < float("inf"):
+            raise fault("must be a finite number of seconds, 0 or more")
+        return float(value)
+    if not isinstance(value, str):
+        raise fault("must be a duration", remedy="write for example 30s, 1m30s or 500ms")
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise fault(str(error)) from None
+
+
+def _more_than_zero(seconds: float) -> float:
+    if seconds <= 0:
+        raise fault("must be longer than 0", remedy="write for example 5s")
+    return seconds
+
+
+def _file(value: object, info: ValidationInfo) -> Path:
+    if isinstance(value, str):
+        _plain_text(value)
+        value = Path(value)
+    if not isinstance(value, Path):
+        raise fault("must be a file name", remedy="put it in quotes")
+    return info.context.base_dir / value if isinstance(info.context, LoadContext) else value
+
+
+def _url(text: str, *, query: bool) -> str:
+    problem = url_problem(text, query=query)
+    if problem:
+        raise fault(problem[0], remedy=problem[1])
+    return text.rstrip("/") if not query else text
+
+
+def _path(text: str) -> str:
+    if not text.startswith("/") or text.startswith("//"):
+        raise fault("must begin with one /", remedy="write for example /metrics")
+    if re.search(r"[?#\s\\]", text) or not text.isascii():
+        raise fault(
+            "holds a query, a fragment, a space, a backslash or a letter outside ASCII", remedy="write the path alone, other letters as %XX"
+        )
+    return text
+
+
+def _label_name(text: str) -> str:
+    if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", text):
+        raise fault(f"{text!r} is not a label name", remedy="use letters, digits and _, no digit in front")
+    if text.startswith("__"):
+        raise fault(f"the label {text!r} begins with __, which Prometheus keeps for itself", remedy="rename the label")
+    return text
+
+
+Flag = Annotated[bool, Strict()]
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+Text = Annotated[str, Strict(), AfterValidator(_plain_text)]
+Name = Annotated[Text, AfterValidator(_short_name)]
+ExpandedText = Annotated[Text, AfterValidator(_expand)]
+Duration = Annotated[float, BeforeValidator(_seconds)]
+PositiveDuration = Annotated[Duration, AfterValidator(_more_than_zero)]
+FilePath = Annotated[Path, BeforeValidator(_file)]
+BaseUrl = Annotated[Text, AfterValidator(lambda text: _url(text, query=False))]
+QueryUrl = Annotated[Text, AfterValidator(lambda text: _url(text, query=True))]
+UrlPath = Annotated[Text, AfterValidator(_path)]
+LabelName = Annotated[Text, AfterValidator(_label_name)]
