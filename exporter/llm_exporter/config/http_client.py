@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from llm_exporter.config.values import ExpandedText, FilePath, Flag, Secret, Section, Text, fault
+from llm_exporter.config.values import ExpandedText, FilePath, Flag, Pem, Secret, Section, Text, fault
 
 TlsVersion = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
 
@@ -58,7 +58,7 @@ class BasicAuth(Section):
 class TlsConfig(Section):
     """TLS to the server."""
 
-    ca: Text | None = Field(default=None, description="Certificates (PEM) of the authorities that are trusted instead of the system's.")
+    ca: Pem | None = Field(default=None, description="Certificates (PEM) of the authorities that are trusted instead of the system's.")
     ca_file: FilePath | None = Field(default=None, description="File of such certificates; read again when it changes.")
     cert_file: FilePath | None = Field(default=None, description="Client certificate (PEM); read again when it changes.")
     key_file: FilePath | None = Field(default=None, description="Key of the client certificate (PEM, without passphrase).")
@@ -104,7 +104,7 @@ RESERVED_HEADERS = frozenset(
 
 def _header_name(text: str) -> str:
     if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
-        raise fault(f"{text!r} is not a header name", remedy="use letters, digits and -")
+        raise fault("is not a header name", remedy="use letters, digits and -")
     if text.lower() in RESERVED_HEADERS:
         raise fault(
             f"the header {text!r} is set by the exporter itself",
@@ -114,7 +114,11 @@ def _header_name(text: str) -> str:
 
 
 def _header(value: object) -> object:
-    return {"values": [value]} if isinstance(value, str | Secret) else value
+    if isinstance(value, str | Secret):
+        return {"values": [value]}
+    if isinstance(value, Mapping | Header):
+        return value
+    raise fault("must be text", remedy="put it in quotes, or write {values: […]}")
 
 
 HeaderName = Annotated[Text, AfterValidator(_header_name)]

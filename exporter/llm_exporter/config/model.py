@@ -6,7 +6,8 @@ descriptions here. Attribute names are the YAML keys (`global` is `global_`); du
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo
 
@@ -25,6 +26,7 @@ from llm_exporter.config.values import (
     Number,
     PositiveDuration,
     QueryUrl,
+    SdPattern,
     Secret,
     Section,
     Text,
@@ -69,6 +71,12 @@ def _timezone(text: str) -> str:
     return text
 
 
+def _not_empty(values: tuple[str, ...]) -> tuple[str, ...]:
+    if not values:
+        raise fault("is an empty list", remedy="name a file, or remove the section")
+    return values
+
+
 def _several(value: object) -> object:
     return value if isinstance(value, list | tuple) else (value,)
 
@@ -91,7 +99,9 @@ class Global(Section):
 class FileSdConfig(Section):
     """Targets from files in Prometheus' file_sd format."""
 
-    files: tuple[Text, ...] = Field(description="File names, `*` allowed in the last part, ending in .json, .yml or .yaml.")
+    files: Annotated[tuple[SdPattern, ...], AfterValidator(_not_empty)] = Field(
+        description="File names, `*` allowed in the last part, ending in .json, .yml or .yaml."
+    )
     refresh_interval: PositiveDuration = Field(default=30.0, description="Time between two looks at the files.")
     target: TargetDefaults = Field(
         default=TargetDefaults(), description="Settings of the targets found; any key of a target but name and url."
@@ -259,3 +269,50 @@ class Config(Section):
     report: Report | None = Field(default=None, description="The weekly capacity review.")
     generate: Generate = Field(default=Generate(), description="Dashboards, alert rules and documents.")
     web: Web = Field(default=Web(), description="The exporter's own HTTP server.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if found := cross_problems(self):
+            raise faults(found)
+        return self
+
+
+def cross_problems(config: object) -> list[tuple[tuple[str | int, ...], str, str]]:
+    """What is wrong between sections: repeated target names, probe modules that do not exist, too many targets.
+
+    Args:
+        config: a `Config`, or the plain data of a file that has other problems too; what has the wrong shape is passed over.
+
+    Returns: keys that lead to the culprit, what is wrong, remedy.
+    """
+    found: list[tuple[tuple[str | int, ...], str, str]] = []
+    targets, modules = _list_of(config, "targets"), _of(config, "probe_modules")
+    known = list(modules) if isinstance(modules, Mapping) else []
+    first: dict[str, int] = {}
+    for position, target in enumerate(targets):
+        name = _of(target, "name")
+        if isinstance(name, str) and first.setdefault(name, position) != position:
+            found.append((("targets", position, "name"), f"the name is already that of targets[{first[name]}]", "give each target its own"))
+    if len(targets) > MAX_TARGETS:
+        found.append(
+            (("targets", MAX_TARGETS), f"there are {len(targets)} targets; one exporter serves {MAX_TARGETS}", "run a second exporter")
+        )
+    places: list[tuple[tuple[str | int, ...], object]] = [(("targets", position), target) for position, target in enumerate(targets)]
+    for key in ("file_sd_configs", "http_sd_configs"):
+        places += [((key, position, "target"), _of(item, "target")) for position, item in enumerate(_list_of(config, key))]
+    for place, target in places:
+        for position, probe in enumerate(_list_of(target, "probes")):
+            if isinstance(probe, str) and probe not in known:
+                close = difflib.get_close_matches(probe, [name for name in known if isinstance(name, str)], n=1)
+                remedy = f"did you mean {close[0]}?" if close else "add it to probe_modules"
+                found.append(((*place, "probes", position), "no probe module has this name", remedy))
+    return found
+
+
+def _of(item: object, key: str) -> object:
+    return item.get(key) if isinstance(item, Mapping) else getattr(item, key, None)
+
+
+def _list_of(item: object, key: str) -> Sequence[object]:
+    value = _of(item, key)
+    return value if isinstance(value, list | tuple) else ()

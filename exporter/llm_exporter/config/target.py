@@ -34,20 +34,22 @@ FORBIDDEN_LABELS = frozenset(
 )
 
 
+def _share(objective: float) -> float:
+    if not 0 < objective < 1:
+        percent = f"write {round(objective / 100, 10):g}" if 1 < objective < 100 else "write for example 0.99"
+        raise fault("must lie between 0 and 1", remedy=percent)
+    return objective
+
+
 class Slo(Section):
     """A promise about latency: `objective` of all requests are faster than `threshold`."""
 
     name: Name = Field(description="Name, unique in its target; becomes the label `slo`.")
     metric: SloMetric = Field(description="Latency that is promised.")
     threshold: PositiveDuration = Field(description="A request is good when its latency is at most this.")
-    objective: Number = Field(description="Share of good requests that is promised, between 0 and 1, for example 0.99.")
-
-    @model_validator(mode="after")
-    def _share(self) -> Self:
-        if not 0 < self.objective < 1:
-            percent = f"write {self.objective / 100:g}" if 1 < self.objective < 100 else "write for example 0.99"
-            raise fault("must lie between 0 and 1", "objective", remedy=percent)
-        return self
+    objective: Annotated[Number, AfterValidator(_share)] = Field(
+        description="Share of good requests that is promised, between 0 and 1, for example 0.99."
+    )
 
 
 class Process(Section):

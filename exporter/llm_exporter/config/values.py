@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, Strict, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, Strict, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from llm_exporter.config.durations import parse_duration
 from llm_exporter.config.urls import url_problem
 
 HIDDEN = "<secret>"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,32 @@ class LoadContext:
     environ: Mapping[str, str]
 
 
+class Empty:
+    """Stands for a key without a value: no field accepts it, and `load.py` knows it again."""
+
+
+EMPTY = Empty()
+
+
 class Section(BaseModel):
     """A mapping of the configuration: unknown keys are refused, values never change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_keys(cls, data: Any, info: ValidationInfo) -> Any:
+        """In a file, `labels:` alone is an empty list or mapping; any other key without a value fails as `EMPTY`."""
+        if not isinstance(data, Mapping) or not isinstance(info.context, LoadContext):
+            return data
+        kept = {}
+        for key, value in data.items():
+            field = cls.model_fields.get("global_" if key == "global" else key)
+            if value is not None or field is None:
+                kept[key] = value
+            elif not isinstance(field.default, Section | tuple | Mapping):
+                kept[key] = EMPTY
+        return kept
 
 
 class FaultError(PydanticCustomError):
@@ -72,13 +95,13 @@ def _expand(text: str, info: ValidationInfo) -> str:
         if match[0] == "$$":
             return "$"
         name = match[1]
-        if name is None:
-            raise fault("has a ${ without its }", remedy="write ${NAME} for a variable of the environment, $$ for a dollar")
+        if name is None:  # not quoted: it may be a piece of a password
+            raise fault("has a ${ that names no variable", remedy="write ${NAME} for a variable of the environment, $$ for a dollar")
         if name not in environ:
-            raise fault(f"the environment variable {name!r} is not set", remedy="set it, or write $$ where you mean a dollar")
+            raise fault(f"the environment variable {name} is not set", remedy="set it, or write $$ where you mean a dollar")
         return environ[name]
 
-    return re.sub(r"\$\$|\$\{(?:([^{}]*)\})?", value_of, text)
+    return re.sub(r"\$\$|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)\})?", value_of, text)
 
 
 class Secret:
@@ -112,8 +135,8 @@ class Secret:
             if not isinstance(value, str):
                 raise fault("must be text", remedy="put it in quotes")
             text = _expand(value, info)
-            if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
-                raise fault("holds a line break or another control character", remedy="a header cannot carry it")
+            if _CONTROL.search(text):
+                raise fault("holds a line break or another control character", remedy="remove it; a header cannot carry it")
             return cls(text)
 
         return core_schema.with_info_plain_validator_function(
@@ -124,7 +147,7 @@ class Secret:
 def _plain_text(text: str) -> str:
     if not text:
         raise fault("is empty", remedy="remove the key or give it a value")
-    if any(ord(letter) < 32 or ord(letter) == 127 or 0xD800 <= ord(letter) <= 0xDFFF for letter in text):
+    if _CONTROL.search(text):
         raise fault("holds a control character", remedy="use printable text")
     return text
 
@@ -169,6 +192,18 @@ def _file(value: object, info: ValidationInfo) -> Path:
     return info.context.base_dir / value if isinstance(info.context, LoadContext) else value
 
 
+def _pattern(text: str, info: ValidationInfo) -> str:
+    if not re.fullmatch(r"[^*?\[\]]*(\*[^*/?\[\]]*)?\.(json|yml|yaml)", text, re.IGNORECASE):
+        raise fault("is no pattern of JSON or YAML files", remedy="write one * at most, in the last part, and end in .json, .yml or .yaml")
+    return str(info.context.base_dir / text) if isinstance(info.context, LoadContext) else text
+
+
+def _pem(text: str) -> str:
+    if "-----BEGIN CERTIFICATE-----" not in text:
+        raise fault("holds no certificate in PEM form", remedy="write the text from -----BEGIN CERTIFICATE----- on, or use ca_file")
+    return text
+
+
 def _url(text: str, *, query: bool) -> str:
     problem = url_problem(text, query=query)
     if problem:
@@ -205,5 +240,7 @@ PositiveDuration = Annotated[Duration, AfterValidator(_more_than_zero)]
 FilePath = Annotated[Path, BeforeValidator(_file)]
 BaseUrl = Annotated[Text, AfterValidator(lambda text: _url(text, query=False))]
 QueryUrl = Annotated[Text, AfterValidator(lambda text: _url(text, query=True))]
+SdPattern = Annotated[Text, AfterValidator(_pattern)]
+Pem = Annotated[str, Strict(), AfterValidator(_pem)]
 UrlPath = Annotated[Text, AfterValidator(_path)]
 LabelName = Annotated[Text, AfterValidator(_label_name)]
