@@ -1,0 +1,93 @@
+"""Made-up prompts of a wanted length in tokens, cold or warm, and what a target's tokenizer makes of them.
+
+In: a length in tokens and a `TokenScale` that has learned from the counts that the target reported. Out: a text. No user's data is ever
+read. Called by `probing/runner.py` in the daemon and by `probing/ladder.py` for the command line.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections import deque
+
+from llm_exporter.probing.words import UNSPACED, WORDS
+
+# Before anything is learned: characters per token of common tokenizers on our words.
+_FIRST_GUESS = {"zh": 1.6}
+_DEFAULT_GUESS = 4.5
+_MEMORY = 16
+
+
+class TokenScale:
+    """Tokens as a function of characters, learned per target: tokens ≈ fixed (chat template) + characters ÷ characters-per-token.
+
+    A line through the last observations where their lengths differ enough, else a plain ratio. The true count is always the server's.
+    """
+
+    def __init__(self, language: str = "en") -> None:
+        self._guess = _FIRST_GUESS.get(language, _DEFAULT_GUESS)
+        self._seen: deque[tuple[int, int]] = deque(maxlen=_MEMORY)
+
+    def learn(self, characters: int, tokens: int) -> None:
+        """One prompt of so many characters was so many tokens to the server."""
+        if characters > 0 and tokens > 0:
+            self._seen.append((characters, tokens))
+
+    @property
+    def learned(self) -> bool:
+        """At least one count of the server is known."""
+        return bool(self._seen)
+
+    def line(self) -> tuple[float, float]:
+        """(fixed tokens, tokens per character)."""
+        if not self._seen:
+            return 0.0, 1 / self._guess
+        shortest, longest = min(self._seen), max(self._seen)
+        if longest[0] >= 2 * shortest[0]:
+            slope = (longest[1] - shortest[1]) / (longest[0] - shortest[0])
+            fixed = shortest[1] - slope * shortest[0]
+            if slope > 0 and fixed >= 0:
+                return fixed, slope
+        return 0.0, longest[1] / longest[0]
+
+    def characters(self, tokens: int) -> int:
+        """How long a text must be to have so many tokens."""
+        fixed, slope = self.line()
+        return max(1, round((tokens - fixed) / slope))
+
+
+class PromptMaker:
+    """Builds prompts in one language.
+
+    Args:
+        language: one of `words.LANGUAGES`.
+    """
+
+    def __init__(self, language: str = "en") -> None:
+        if language not in WORDS:
+            raise ValueError(f"no words for language {language!r}; there are {', '.join(WORDS)}")
+        self.language = language
+
+    def cold(self, characters: int, seed: str | None = None) -> str:
+        """A text whose very first token is unique, so that no prefix cache can hold any of it.
+
+        With a seed the words after the opening are the same each time: `compare` asks two servers the same question.
+        """
+        nonce = secrets.token_hex(8)
+        return self._text(nonce, seed or nonce, characters)
+
+    def warm(self, characters: int, key: str) -> str:
+        """The same text for the same key and length, so that the second time it is in the prefix cache."""
+        opening = random.Random(f"opening {key} {characters}").randbytes(8).hex()  # noqa: S311  # no secret: a stable opening
+        return self._text(opening, f"{key} {characters}", characters)
+
+    def _text(self, opening: str, seed: str, characters: int) -> str:
+        words = WORDS[self.language]
+        space = "" if self.language in UNSPACED else " "
+        chance = random.Random(seed)  # noqa: S311  # no secret: reproducible words
+        parts, length = [opening], len(opening)
+        while length < characters:
+            word = chance.choice(words)
+            parts.append(word)
+            length += len(word) + len(space)
+        return space.join(parts)[: max(characters, len(opening))]

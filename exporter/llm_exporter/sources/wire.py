@@ -1,0 +1,340 @@
+"""One HTTP/1.1 exchange on a raw socket, with honest moments.
+
+In: an address, a request as bytes, a deadline. Out: when names were resolved, TCP and TLS stood, the last byte of the request left,
+and each piece of the answer's body with the moment at which the kernel received it. `sources/probe.py` is the only caller.
+
+Why not a library: we need the moment just before the last byte leaves, and the kernel's time of each arrival, which is right even when
+this process was not running then. TLS goes through memory buffers, so that the bytes of the socket stay ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Self
+
+from llm_exporter.errors import FetchError
+
+READ_BYTES = 65536
+_HEAD_LIMIT = 65536
+# Linux: SO_TIMESTAMPNS. recvmsg then tells when the kernel received the last packet of what it returns (TCP since Linux 4.13).
+_SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
+_STAMP = struct.Struct("@qq")
+
+
+class Deadline:
+    """A moment on the monotonic clock after which nothing may take longer."""
+
+    def __init__(self, seconds: float) -> None:
+        self.at = time.monotonic() + seconds
+
+    def left(self, at_most: float | None = None) -> float:
+        """Seconds left, capped.
+
+        Raises:
+            FetchError: timeout, where none are left.
+        """
+        left = self.at - time.monotonic()
+        if left <= 0:
+            raise FetchError("timeout", "the total deadline passed")
+        return left if at_most is None else min(left, at_most)
+
+
+class Connection:
+    """An open connection to one server. Use as a context manager.
+
+    Attributes:
+        dns_seconds, tcp_seconds, tls_seconds: how long each part took; None where it had no part.
+        sent_at: monotonic moment just before the last byte of the request was given to the kernel.
+        request_started: bytes of the request itself were given to the kernel.
+        lag_seconds: longest time from the kernel's receipt to our read; large where this machine was busy.
+    """
+
+    def __init__(self) -> None:
+        self.dns_seconds: float | None = None
+        self.tcp_seconds: float | None = None
+        self.tls_seconds: float | None = None
+        self.sent_at: float | None = None
+        self.request_started = False
+        self.lag_seconds: float | None = None
+        self._socket: socket.socket | None = None
+        self._tls: ssl.SSLObject | None = None
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+    def open(self, host: str, port: int, context: ssl.SSLContext | None, server_name: str, deadline: Deadline) -> None:
+        """Resolves, connects and shakes hands.
+
+        Raises:
+            FetchError: dns, connect, tls, tls_verify or timeout.
+        """
+        started = time.monotonic()
+        addresses = _resolve(host, port, deadline)
+        resolved = time.monotonic()
+        self.dns_seconds = resolved - started
+        self._socket = sock = _connect(addresses, deadline)
+        connected = time.monotonic()
+        self.tcp_seconds = connected - resolved
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # no Linux: our own clock then
+            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        if context is not None:
+            self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
+            self._shake_hands(deadline)
+            self.tls_seconds = time.monotonic() - connected
+
+    def send(self, request: bytes, deadline: Deadline) -> None:
+        """Sends all of the request, and notes the moment before its last bytes went to the kernel.
+
+        The moment is taken before and not after the call: the server can answer before the call returns to us.
+
+        Raises:
+            FetchError: timeout; truncated where the server hung up.
+        """
+        if self._tls is not None:
+            self._tls.write(request)
+            request = self._outgoing.read()
+        self.request_started = True
+        self._send_raw(request, deadline)
+
+    def pieces(self, deadline: Deadline, idle_seconds: Callable[[], float]) -> Iterator[tuple[float, bytes]]:
+        """(moment of arrival, bytes) until the server closes. `idle_seconds` is asked before each read.
+
+        Raises:
+            FetchError: timeout; truncated where the connection broke.
+        """
+        while True:
+            try:
+                at, raw = self._receive(deadline.left(idle_seconds()))
+            except TimeoutError:
+                deadline.left()
+                raise FetchError("timeout", "the stream fell silent") from None
+            except OSError as error:
+                raise FetchError("truncated", f"the connection broke: {error.strerror or error}") from None
+            data = raw if self._tls is None else self._decrypt(raw)
+            if data:
+                yield at, data
+            if not raw:
+                return
+
+    def _shake_hands(self, deadline: Deadline) -> None:
+        assert self._tls is not None
+        try:
+            while True:
+                try:
+                    self._tls.do_handshake()
+                except ssl.SSLWantReadError:
+                    self._send_raw(self._outgoing.read(), deadline)
+                    _, raw = self._receive(deadline.left())
+                    if raw:
+                        self._incoming.write(raw)
+                    else:
+                        self._incoming.write_eof()
+                else:
+                    self._send_raw(self._outgoing.read(), deadline)
+                    return
+        except ssl.SSLCertVerificationError as error:
+            raise FetchError("tls_verify", error.verify_message) from None
+        except TimeoutError:
+            raise FetchError("timeout", "no end of the TLS handshake") from None
+        except OSError as error:  # SSLError is one
+            raise FetchError("tls", str(getattr(error, "reason", "") or error.strerror or error)) from None
+
+    def _decrypt(self, raw: bytes) -> bytes:
+        assert self._tls is not None
+        if raw:
+            self._incoming.write(raw)
+        else:
+            self._incoming.write_eof()
+        plain = bytearray()
+        try:
+            while data := self._tls.read(READ_BYTES):
+                plain += data
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            pass
+        except ssl.SSLError as error:
+            raise FetchError("truncated", f"TLS broke: {error.reason}") from None
+        return bytes(plain)
+
+    def _send_raw(self, data: bytes, deadline: Deadline) -> None:
+        assert self._socket is not None
+        view = memoryview(data)
+        try:
+            while view:
+                self._socket.settimeout(deadline.left())
+                self.sent_at = time.monotonic()
+                view = view[self._socket.send(view) :]
+        except TimeoutError:
+            raise FetchError("timeout", "the server does not take the request") from None
+        except OSError as error:
+            raise FetchError("truncated", f"the connection broke while sending: {error.strerror or error}") from None
+
+    def _receive(self, seconds: float) -> tuple[float, bytes]:
+        """(moment of arrival, raw bytes); no bytes at the end of the connection."""
+        assert self._socket is not None
+        self._socket.settimeout(seconds)
+        raw, ancillary, _, _ = self._socket.recvmsg(READ_BYTES, 64)
+        now, wall_ns = time.monotonic(), time.time_ns()
+        for level, kind, value in ancillary:
+            if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(value) == _STAMP.size:
+                whole, part = _STAMP.unpack(value)
+                lag = (wall_ns - whole * 10**9 - part) / 1e9
+                # the kernel's time is on the wall clock: a step between arrival and read would show here
+                if 0 <= lag < 1:
+                    self.lag_seconds = max(lag, self.lag_seconds or 0.0)
+                    return now - lag, raw
+        return now, raw
+
+
+class ResponseReader:
+    """Takes an HTTP/1.1 response apart as it comes: status, headers, then the body without its chunk framing."""
+
+    def __init__(self, body_limit: int) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.complete = False
+        self.body_bytes = 0
+        self._limit = body_limit
+        self._buffer = bytearray()
+        self._left: int | None = None  # of the body, or of the chunk; None: until the server closes
+        self._chunked = False
+
+    @property
+    def has_head(self) -> bool:
+        """Status and headers are known."""
+        return self.status >= 200
+
+    def feed(self, piece: bytes) -> bytes:
+        """Body bytes in this piece.
+
+        Raises:
+            FetchError: not_streaming where this is no HTTP; truncated where the body passes the limit.
+        """
+        self._buffer += piece
+        if not self.has_head and not self._take_head():
+            return b""
+        body = self._take_chunks() if self._chunked else self._take_plain()
+        self.body_bytes += len(body)
+        if self.body_bytes > self._limit:
+            raise FetchError("truncated", f"the answer is longer than {self._limit} bytes; reading stopped")
+        return body
+
+    def _take_head(self) -> bool:
+        while True:  # interim answers (100, 103) come before the real one
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                if len(self._buffer) > _HEAD_LIMIT or not b"HTTP/1.".startswith(bytes(self._buffer[:7])):
+                    raise FetchError("not_streaming", "the answer is no HTTP/1.1")
+                return False
+            first, *lines = bytes(self._buffer[:end]).decode("latin-1").split("\r\n")
+            del self._buffer[: end + 4]
+            words = first.split(" ", 2)
+            if not words[0].startswith("HTTP/1.") or len(words) < 2 or not words[1].isdigit():
+                raise FetchError("not_streaming", "the answer is no HTTP/1.1")
+            self.status = int(words[1])
+            if self.status >= 200:
+                break
+        self.headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        self._chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
+        length = self.headers.get("content-length", "")
+        self._left = int(length) if length.isdigit() and not self._chunked else None
+        if self.status in (204, 304):
+            self._left = 0
+        return True
+
+    def _take_plain(self) -> bytes:
+        body = bytes(self._buffer if self._left is None else self._buffer[: self._left])
+        self._buffer.clear()
+        if self._left is not None:
+            self._left -= len(body)
+            self.complete = self._left == 0
+        return body
+
+    def _take_chunks(self) -> bytes:
+        body = bytearray()
+        while not self.complete:
+            if self._left is None:
+                end = self._buffer.find(b"\r\n")
+                if end < 0:
+                    break
+                size = bytes(self._buffer[:end]).partition(b";")[0].strip()
+                try:
+                    self._left = int(size, 16)
+                except ValueError:
+                    raise FetchError("truncated", "broken chunk framing") from None
+                del self._buffer[: end + 2]
+                if self._left == 0:  # trailers would follow; nobody needs them
+                    self.complete = True
+                    break
+            part = self._buffer[: self._left]
+            body += part
+            del self._buffer[: len(part)]
+            self._left -= len(part)
+            if self._left or len(self._buffer) < 2:
+                break
+            del self._buffer[:2]
+            self._left = None
+        return bytes(body)
+
+
+def _resolve(host: str, port: int, deadline: Deadline) -> list[tuple[int, tuple[object, ...]]]:
+    """(family, address) in the resolver's order. A resolver cannot be given a deadline, so it runs in a thread that is left behind."""
+    answer: list[list[tuple[int, tuple[object, ...]]] | OSError] = []
+
+    def ask() -> None:
+        try:
+            answer.append([(row[0], row[4]) for row in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)])
+        except (OSError, UnicodeError) as error:
+            answer.append(error if isinstance(error, OSError) else OSError(str(error)))
+
+    if _is_literal(host):
+        ask()
+    else:
+        thread = threading.Thread(target=ask, daemon=True, name="probe-dns")
+        thread.start()
+        thread.join(deadline.left())
+    if not answer:
+        raise FetchError("dns", f"no answer about {host} within the deadline")
+    if isinstance(answer[0], OSError):
+        raise FetchError("dns", f"{host}: {answer[0].strerror or answer[0]}")
+    return answer[0]
+
+
+def _is_literal(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):
+            socket.inet_pton(family, host)
+            return True
+    return False
+
+
+def _connect(addresses: list[tuple[int, tuple[object, ...]]], deadline: Deadline) -> socket.socket:
+    """The first address that answers; each may take its share of what is left, so that a dead one does not eat it all."""
+    last: OSError | None = None
+    for position, (family, address) in enumerate(addresses):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(deadline.left() / (len(addresses) - position))
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            last = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    if isinstance(last, TimeoutError):
+        raise FetchError("timeout", "no answer to the connection attempt")
+    raise FetchError("connect", f"{last.strerror or last}" if last else "the name has no address")
