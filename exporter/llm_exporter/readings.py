@@ -112,6 +112,7 @@ FIELDS: tuple[Field, ...] = (
     Field("kv_cache_capacity_tokens", _G, _T, "Tokens that the KV cache holds, all ranks.", "llm_kv_cache_capacity_tokens"),
     Field("kv_cache_block_tokens",  _G, _T, "Tokens in one block of the KV cache; a shared prefix shorter than this cannot hit.", "llm_kv_cache_block_tokens", merge=Merge.ONCE),
     # evidence only
+    Field("first_tokens",           _C, _R, "Requests whose first token came out, streaming or not: starts of service."),
     Field("steps",                  _C, Unit.COUNT, "Engine steps with output (vLLM) or forward passes (SGLang): proof of progress."),
     Field("realtime_tokens",        _C, _T, "Tokens counted as the work happens, by mode: prefill_compute, prefill_cache, decode.", "", "mode"),
     Field("prefill_effective_tokens", _C, _T, "Prefill tokens without those counted again after a retraction, by mode: input, device_hit, host_hit, storage_hit.", "", "mode"),
@@ -164,6 +165,7 @@ class Absence(StrEnum):
     NOT_SUPPORTED = "not_supported"  # this engine or release never has it
     NOT_EXPOSED = "not_exposed"  # it should have it, and the page lacks it
     FEATURE_OFF = "feature_off"  # the server was started without it
+    NO_TRAFFIC = "no_traffic"  # the engine shows it from its first event on, and there was none yet
 
 
 class Layout:

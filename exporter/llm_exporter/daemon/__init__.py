@@ -1,0 +1,1 @@
+"""The daemon: wires sources, memory, signals and page; owns threads, clocks and schedules."""

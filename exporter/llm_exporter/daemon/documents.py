@@ -1,0 +1,182 @@
+"""Rows and documents about targets, for the status page and the JSON API; built from what is published, so they cannot differ from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llm_exporter.daemon.pipeline import Pipeline
+from llm_exporter.expose.page import Page
+from llm_exporter.expose.targets import public_url
+from llm_exporter.metrics import Family, HistogramSample, Sample
+
+Values = Mapping[tuple[str, str], float]  # (metric, labels beyond the model's, joined by comma) → value
+
+
+def published(page: Page, target: str) -> list[Family]:
+    """Everything that the page holds about one target."""
+    found = []
+    for family in page.families():
+        if "target" in family.metric.labels:
+            at = family.metric.labels.index("target")
+            samples = [sample for sample in family.samples if len(sample.labels) > at and sample.labels[at] == target]
+            if samples:
+                found.append(Family(family.metric, samples))
+    return found
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def signals_document(families: Iterable[Family]) -> list[dict[str, Any]]:
+    """JSON form of families: metric, labels, value; a histogram has count and sum."""
+    rows: list[dict[str, Any]] = []
+    for metric, samples in families:
+        for sample in samples:
+            row: dict[str, Any] = {"metric": metric.name, "labels": dict(zip(metric.labels, sample.labels, strict=False))}
+            if isinstance(sample, HistogramSample):
+                row["count"], row["sum"] = sample.cumulative[-1], sample.sum
+            else:
+                row["value"] = _number(sample.value)
+            rows.append(row)
+    return rows
+
+
+def overview(pipeline: Pipeline, page: Page, now: float) -> dict[str, Any]:
+    """A row about one target: who it is, how it is, and the few numbers that on-call looks at first."""
+    status, target = pipeline.status, pipeline.target
+    families = published(page, target.name)
+    latest = pipeline.store.latest_at
+    return {
+        "name": target.name,
+        "url": public_url(target),
+        "service": target.service or target.name,
+        "labels": dict(target.labels),
+        "engine": status.engine,
+        "engine_version": status.engine_version,
+        "up": status.up,
+        "state": status.state,
+        "reason": status.reason,
+        "detail": status.detail,
+        "hint": status.hint,
+        "age_seconds": None if latest is None else round(now - latest, 3),
+        "last_scrape_duration_seconds": status.duration_seconds,
+        "identity_unstable": status.identity_unstable,
+        "notes": notes(families),
+        "verdict": verdict(families),
+        "models": [_model(name, values) for name, values in by_model(families).items()],
+    }
+
+
+def by_model(families: Iterable[Family]) -> dict[str, dict[tuple[str, str], float]]:
+    """Model → (metric, further labels joined by comma) → value, of everything with the label model."""
+    found: dict[str, dict[tuple[str, str], float]] = {}
+    for metric, samples in families:
+        if "model" not in metric.labels:
+            continue
+        at = metric.labels.index("model")
+        for sample in samples:
+            if isinstance(sample, Sample):
+                found.setdefault(sample.labels[at], {})[metric.name, ",".join(sample.labels[at + 1 :])] = sample.value
+    return found
+
+
+def _model(name: str, values: Values) -> dict[str, Any]:
+    return {
+        "model": name,
+        "shown": {
+            "ttft": " / ".join(_quantile(values, q) for q in ("0.5", "0.95", "0.99")),
+            "requests": _pair(values.get(("llm_requests_running", "")), values.get(("llm_requests_waiting", "")), "{:.0f}"),
+            "kv_cache": _percent(values.get(("llm_kv_cache_usage_ratio", ""))),
+            "hit_ratio": _percent(values.get(("llm_prefix_cache_hit_ratio", "1m"))),
+            "tokens": _pair(
+                values.get(("llm_prompt_tokens_per_second", "1m")), values.get(("llm_generation_tokens_per_second", "1m")), "{:,.0f}"
+            ),
+        },
+    }
+
+
+def seconds_text(value: float) -> str:
+    """Seconds for people: three digits are enough."""
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s" if value < 100 else f"{value:.0f} s"
+
+
+def _quantile(values: Values, q: str) -> str:
+    value = values.get(("llm_time_to_first_token_quantile_seconds", f"{q},1m"))
+    if value is None:
+        return "–"
+    if values.get(("llm_time_to_first_token_quantile_saturated", f"{q},1m")):
+        return f"≥ {seconds_text(value)}"
+    error = values.get(("llm_time_to_first_token_quantile_error_seconds", f"{q},1m"))
+    return seconds_text(value) if error is None else f"{seconds_text(value)} ± {seconds_text(error)}"
+
+
+def _pair(first: float | None, second: float | None, form: str) -> str:
+    return " / ".join("–" if value is None else form.format(value) for value in (first, second))
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def notes(families: Iterable[Family]) -> list[str]:
+    """Doubts that a person should know without asking: an SLO that is measured at another threshold than configured."""
+    thresholds: dict[str, dict[str, float]] = {}
+    for metric, samples in families:
+        if metric.name in ("llm_slo_threshold_seconds", "llm_slo_effective_threshold_seconds"):
+            at = metric.labels.index("slo")
+            for sample in samples:
+                if isinstance(sample, Sample):
+                    thresholds.setdefault(sample.labels[at], {})[metric.name] = sample.value
+    found = []
+    for slo, pair in thresholds.items():
+        wanted, measured = pair.get("llm_slo_threshold_seconds"), pair.get("llm_slo_effective_threshold_seconds")
+        if wanted is not None and measured is None:
+            found.append(f"SLO {slo}: {wanted:g} s lies below every bucket edge, so it cannot be measured")
+        elif wanted is not None and measured is not None and abs(wanted - measured) > 1e-9 * wanted:
+            found.append(f"SLO {slo}: measured at {measured:g} s, the highest bucket edge not above {wanted:g} s")
+    return found
+
+
+def verdict(families: Iterable[Family]) -> dict[str, Any] | None:
+    """The current bottleneck verdict with its evidence; None where there is none."""
+    cause, confidence = None, None
+    scores: dict[str, float] = {}
+    evidence: dict[tuple[str, str], float] = {}
+    for metric, samples in families:
+        for sample in samples:
+            if not isinstance(sample, Sample):
+                continue
+            if metric.name == "llm_bottleneck_verdict" and sample.value == 1:
+                cause = sample.labels[-1]
+            elif metric.name == "llm_bottleneck_confidence_ratio":
+                confidence = sample.value
+            elif metric.name == "llm_bottleneck_score_ratio":
+                scores[sample.labels[-1]] = sample.value
+            elif metric.name == "llm_bottleneck_evidence_ratio":
+                evidence[sample.labels[-2], sample.labels[-1]] = sample.value
+    if cause is None:
+        return None
+    because = [f"{name.replace('_', ' ')} {100 * value:.0f} %" for (of, name), value in evidence.items() if of == cause]
+    return {
+        "cause": cause,
+        "confidence": confidence,
+        "because": because,
+        "scores": scores,
+        "evidence": [{"cause": of, "evidence": name, "ratio": value} for (of, name), value in evidence.items()],
+    }
+
+
+def target_document(pipeline: Pipeline, page: Page, now: float) -> dict[str, Any]:
+    """Everything about one target: its row, every published value, and the status of what is absent."""
+    families = published(page, pipeline.target.name)
+    statuses = [
+        {"signal": sample.labels[1], "window": sample.labels[2], "status": sample.labels[3]}
+        for metric, samples in families
+        if metric.name == "llm_signal_status"
+        for sample in samples
+    ]
+    shown = [family for family in families if family.metric.name != "llm_signal_status"]
+    return {**overview(pipeline, page, now), "signals": signals_document(shown), "absent": statuses}
