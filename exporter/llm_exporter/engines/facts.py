@@ -1,0 +1,107 @@
+"""A page's shape, sorted for look-ups by one engine's table: names in one spelling, model and rank of each series, release shown.
+
+Built once per shape by `compile.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from llm_exporter.engines.tables import EngineTable, Release, Source, release
+from llm_exporter.sources.exposition import Shape
+
+HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
+
+
+class Key(NamedTuple):
+    """Model and data-parallel rank that a series belongs to."""
+
+    model: str
+    rank: str
+
+
+class Entry(NamedTuple):
+    """One series of a page: its position in the values, its owner, its labels."""
+
+    position: int
+    name: str
+    key: Key
+    labels: Mapping[str, str]
+
+
+class Facts:
+    """What a page has, in the words of one table.
+
+    Attributes:
+        entries: table name (":x" for the engine's own, in either spelling) → its series.
+        helps: table name → HELP text.
+        present: every table name that has samples or a TYPE line, histograms without their suffix too.
+        models: model names on the page, in order.
+        ranks: whether any series names a data-parallel rank.
+        generation: newest release whose names are on the page; the server is at least that new.
+    """
+
+    def __init__(self, shape: Shape, table: EngineTable) -> None:
+        self.table = table
+        self.models = tuple(dict.fromkeys(value for series in shape.series for name, value in series.labels if name == table.model_label))
+        self.entries: dict[str, list[Entry]] = {}
+        self.ranks = False
+        for position, series in enumerate(shape.series):
+            labels = dict(series.labels)
+            self.ranks = self.ranks or table.rank_label in labels
+            key = Key(labels.get(table.model_label, self.sole_model), labels.get(table.rank_label, ""))
+            self.entries.setdefault(self.word(series.name), []).append(Entry(position, series.name, key, labels))
+        self.helps = {self.word(name): text for name, text in shape.helps.items()}
+        self.present = set(self.entries)
+        for name in self.entries:
+            self.present.update(name.removesuffix(suffix) for suffix in HISTOGRAM_SUFFIXES if name.endswith(suffix))
+        for name, kind in shape.types.items():
+            word = self.word(name)
+            self.present.add(word)
+            if kind == "counter" and not word.endswith("_total"):  # OpenMetrics names the family without it
+                self.present.add(word + "_total")
+        self.generation = self._generation()
+
+    def word(self, name: str) -> str:
+        """Table name of an upstream name: `sglang:x` and `sglang_x` → ":x"; foreign names as they are."""
+        prefix = self.table.prefix
+        if name.startswith(prefix) and name[len(prefix) : len(prefix) + 1] in (":", "_"):
+            return ":" + name[len(prefix) + 1 :]
+        return name
+
+    @property
+    def sole_model(self) -> str:
+        """Model of series that name none: the page's only model, else unknown."""
+        return self.models[0] if len(self.models) == 1 else ""
+
+    def chosen(self, name: str, where: Mapping[str, frozenset[str]]) -> list[Entry]:
+        """Series of that name that count: parts of a total left out, selected by labels that the name has."""
+        entries = self.entries.get(name, [])
+        for label, total in self.table.totals.items():
+            found = {entry.labels.get(label, "") for entry in entries}
+            if total in found and len(found) > 1:
+                entries = [entry for entry in entries if entry.labels.get(label, "") == total]
+        for label, wanted in where.items():
+            if any(label in entry.labels for entry in entries):
+                entries = [entry for entry in entries if entry.labels.get(label) in wanted]
+        return entries
+
+    def keys(self, names: Iterable[str]) -> list[Key]:
+        """Owners of the first of these names that is on the page; a family without samples belongs to the page's model."""
+        for name in names:
+            if name in self.entries:
+                return list(dict.fromkeys(entry.key for entry in self.entries[name]))
+            if name in self.present:
+                return [Key(self.sole_model, "")]
+        return []
+
+    def _generation(self) -> Release:
+        seen = [release(since) for name, since in self.table.markers.items() if name in self.present]
+        seen += [release(source.since) for source in all_sources(self.table) if source.name in self.present and source.since]
+        return max(seen, default=())
+
+
+def all_sources(table: EngineTable) -> list[Source]:
+    """Every source of a table."""
+    return [source for row in table.rows for choice in row.choices for source in choice.sources]
