@@ -29,6 +29,8 @@ def read_body(response: http.client.HTTPResponse, max_bytes: int) -> Body:
     if coding not in ("identity", "gzip", "x-gzip", ""):
         raise FetchError("not_metrics", "the body is compressed in a way that was not asked for (gzip is understood)")
     announced = response.length
+    if response.headers.defects or (announced is None and not response.chunked and response.getheader("Content-Length")):
+        raise FetchError("not_metrics", "the head of the answer is malformed")
     if announced is not None and announced > max_bytes:
         raise FetchError("too_large", f"Content-Length says {announced} bytes; the limit is {max_bytes}")
     unpack = _Gunzip(max_bytes) if coding in ("gzip", "x-gzip") else None

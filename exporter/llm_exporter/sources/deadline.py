@@ -176,11 +176,18 @@ class Wire:
         self.received += count
         return count
 
-    def leftover(self) -> bool:
-        """Whether bytes have come that belong to no answer: the server counts wrongly, so the connection is out of step."""
+    def out_of_step(self) -> bool:
+        """Whether bytes have come that belong to no answer: the server counts wrongly. Bytes still on their way are not seen."""
         self._frozen = True
         if self._reader is not None and self._reader.peek(1):
             return True
+        plain = not isinstance(self.sock, ssl.SSLSocket)  # TLS has records of its own between answers
+        with suppress(OSError):
+            return plain and self.readable(0) and bool(self.sock.recv(1, socket.MSG_PEEK))
+        return False
+
+    def gone(self) -> bool:
+        """Whether a kept connection cannot serve another request: the server closed it, or sent what nobody asked for."""
         return not isinstance(self.sock, ssl.SSLSocket) and self.readable(0)
 
     def readable(self, seconds: float) -> bool:
@@ -215,7 +222,7 @@ class _Incoming(io.RawIOBase):
 
 
 class _Reader(io.BufferedReader):
-    """Stays open when `http.client` closes it at the end of a body, so that `Wire.leftover` can look what else has come."""
+    """Stays open when `http.client` closes it at the end of a body, so that `Wire.out_of_step` can look what else has come."""
 
     def close(self) -> None:
         pass

@@ -101,7 +101,7 @@ class Client:
         self._context: ssl.SSLContext | None = None
         self._wire: Wire | None = None
         self._connection: _Connection | None = None
-        self._unanswered_since: float | None = None
+        self._unanswered: _Unanswered | None = None
 
     def get(self, path: str, *, timeout: float, accept: str = METRICS_ACCEPT) -> Answer:
         """Fetches one page.
@@ -120,7 +120,7 @@ class Client:
         except (OSError, EOFError, http.client.HTTPException) as error:
             received = self._wire.received if self._wire is not None else 0
             failure = from_exception(error, deadline, received=received, secure=self._origin.scheme == "https")
-            if self._unanswered_since is None or failure.reason != "timeout":
+            if self._unanswered is None or failure.reason != "timeout":
                 self.close()
             raise failure from None
         except BaseException:
@@ -132,7 +132,7 @@ class Client:
         if self._wire is not None:
             self._wire.shut()
         self._wire = self._connection = None
-        self._unanswered_since = None
+        self._unanswered = None
 
     def _get(self, path: str, accept: str, deadline: Deadline) -> Answer:
         self._await_unanswered(deadline)
@@ -157,7 +157,7 @@ class Client:
         body = read_body(response, self._max_bytes)
         if response.will_close:
             self.close()
-        elif self._wire.leftover():
+        elif self._wire.out_of_step():
             raise FetchError("truncated", "more bytes came than the answer's own length says")
         headers = {name.lower(): value for name, value in response.getheaders()}
         return Answer(
@@ -192,18 +192,19 @@ class Client:
         deadline.phase = "sending the request"
         self._connection.send_get(quote(path, safe=_PATH_SAFE), headers, compress=not self._wire.loopback)
         deadline.phase = "waiting for the answer"
-        self._unanswered_since = time.monotonic()
+        now = time.monotonic()
+        self._unanswered = _Unanswered(now, now + PATIENCE_TIMEOUTS * deadline.timeout_seconds)
         try:
             return self._connection.getresponse()
         finally:
             if self._wire.received:
-                self._unanswered_since = None
+                self._unanswered = None
 
     def _connect(self, deadline: Deadline) -> float | None:
         """Sees to an open connection. Returns: seconds that it took, None where one was open."""
         context = self._current_context()
         if self._wire is not None:
-            if context is self._context and not self._wire.leftover():
+            if context is self._context and not self._wire.gone():
                 self._wire.deadline = deadline
                 return None
             self.close()
@@ -232,26 +233,26 @@ class Client:
 
     def _await_unanswered(self, deadline: Deadline) -> None:
         """Waits for the answer to an earlier request that timed out, so that no second one piles up behind it."""
-        if self._unanswered_since is None or self._wire is None or self._connection is None:
+        if self._unanswered is None or self._wire is None or self._connection is None:
             return
-        since = self._unanswered_since
-        deadline.phase = f"waiting for the answer to a request sent {time.monotonic() - since:.0f} s ago"
-        patience = since + PATIENCE_TIMEOUTS * deadline.timeout_seconds - time.monotonic()
+        now = time.monotonic()
+        deadline.phase = f"waiting for the answer to a request sent {now - self._unanswered.sent_at:.0f} s ago"
+        patience = self._unanswered.until - now
         self._wire.deadline = deadline
         if patience <= 0 or not self._wire.readable(min(patience, deadline.remaining())):
-            if patience < deadline.timeout_seconds:
-                self.close()
-                return
-            raise TimeoutError
+            if patience >= deadline.timeout_seconds:
+                raise TimeoutError
+            self.close()
+            return
         try:
             response = self._connection.getresponse()
-            self._unanswered_since = None
+            self._unanswered = None
             self._discard(response)
         except TimeoutError:
             if self._wire.received:  # half an answer was read: the connection is out of step
-                self._unanswered_since = None
+                self._unanswered = None
             raise
-        except (OSError, EOFError, http.client.HTTPException, FetchError):
+        except (OSError, EOFError, http.client.HTTPException):
             self.close()
 
     def _discard(self, response: http.client.HTTPResponse) -> None:
@@ -272,6 +273,13 @@ class Client:
         if origin != self._origin:
             raise FetchError("redirect", f"the server redirects to {origin.scheme}://{origin.netloc}", hint=hint)
         return (target.path or "/") + (f"?{target.query}" if target.query else "")
+
+
+class _Unanswered(NamedTuple):
+    """A request that the server still owes an answer to. Moments on the monotonic clock."""
+
+    sent_at: float
+    until: float
 
 
 class Origin(NamedTuple):

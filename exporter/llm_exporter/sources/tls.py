@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import ssl
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from llm_exporter.errors import ConfigError, FetchError
@@ -22,16 +23,15 @@ _OLD_VERSIONS = frozenset({"SSL30", "TLS10", "TLS11"})
 
 
 class TlsFields(NamedTuple):
-    """The fields of `tls_config`; "" or None where not given."""
+    """What a context is made from; "" or None where not given."""
 
-    ca: str = ""
-    ca_file: str = ""
-    cert_file: str = ""
-    key_file: str = ""
-    server_name: str = ""
-    insecure_skip_verify: bool = False
-    min_version: str = ""
-    max_version: str = ""
+    ca: str
+    ca_file: str
+    cert_file: str
+    key_file: str
+    insecure_skip_verify: bool
+    min_version: ssl.TLSVersion | None
+    max_version: ssl.TLSVersion | None
 
 
 class TlsFiles:
@@ -46,22 +46,28 @@ class TlsFiles:
     def __init__(
         self,
         *,
-        ca: str = "",
-        ca_file: str = "",
-        cert_file: str = "",
-        key_file: str = "",
-        server_name: str = "",
+        ca: str | None = None,
+        ca_file: str | Path | None = None,
+        cert_file: str | Path | None = None,
+        key_file: str | Path | None = None,
+        server_name: str | None = None,
         insecure_skip_verify: bool = False,
-        min_version: str = "",
-        max_version: str = "",
+        min_version: str | None = None,
+        max_version: str | None = None,
     ) -> None:
-        self._fields = TlsFields(ca, ca_file, cert_file, key_file, server_name, insecure_skip_verify, min_version, max_version)
-        self._paths = tuple(path for path in (ca_file, cert_file, key_file) if path)
+        self._fields = TlsFields(
+            ca or "",
+            str(ca_file or ""),
+            str(cert_file or ""),
+            str(key_file or ""),
+            insecure_skip_verify,
+            tls_version("tls_config.min_version", min_version),
+            tls_version("tls_config.max_version", max_version),
+        )
+        self._paths = [str(path) for path in (ca_file, cert_file, key_file) if path]
         self._stamps: tuple[Stamp, ...] | None = None
         self._context: ssl.SSLContext | None = None
-        self.server_name = server_name
-        tls_version("tls_config.min_version", min_version)
-        tls_version("tls_config.max_version", max_version)
+        self.server_name = server_name or ""
         if bool(cert_file) != bool(key_file):
             raise ConfigError("tls_config: cert_file and key_file belong together; give both or neither")
         if ca and ca_file:
@@ -87,9 +93,9 @@ def _build(fields: TlsFields, _as_of: tuple[Stamp, ...]) -> ssl.SSLContext:
     """A context; targets with equal fields share it, since loading the system's authorities costs tens of milliseconds."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.minimum_version = VERSIONS[fields.min_version or "TLS12"]
+    context.minimum_version = fields.min_version or ssl.TLSVersion.TLSv1_2
     if fields.max_version:
-        context.maximum_version = VERSIONS[fields.max_version]
+        context.maximum_version = fields.max_version
     if fields.insecure_skip_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -118,8 +124,8 @@ def _no_password() -> str:
     raise ValueError
 
 
-def tls_version(key: str, value: str) -> ssl.TLSVersion | None:
-    """Reads a version as Go and Prometheus write it. Raises: ConfigError. Returns: None for ""."""
+def tls_version(key: str, value: str | None) -> ssl.TLSVersion | None:
+    """Reads a version as Go and Prometheus write it. Raises: ConfigError. Returns: None where none is given."""
     if not value:
         return None
     if value in VERSIONS:
