@@ -119,7 +119,7 @@ class GpuReading:
 
 
 class ThreadReading(NamedTuple):
-    """Counters of one thread: user + system time; from schedstat, seconds on a core and seconds runnable without one."""
+    """Counters of one thread: user + system time; from schedstat, time on a core and time runnable without one."""
 
     tid: int
     comm: str
@@ -179,6 +179,30 @@ class HostReading:
     cpu_pressure_seconds: float | None = None
     cpus_available: float | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
+
+
+class SourceState(NamedTuple):
+    """Whether a source gives anything (`llm_exporter_source_up`), and why not; `hint` is the remedy, for people."""
+
+    up: bool
+    reason: str = ""
+    hint: str = ""
+
+
+class GpuTick(NamedTuple):
+    """One round of the GPU reader. `sources` has nvml, gpm and gpu_processes."""
+
+    at: float
+    readings: tuple[GpuReading, ...]
+    sources: Mapping[str, SourceState]
+
+
+class HostTick(NamedTuple):
+    """One round of the host reader: one reading per target, and the source `host`."""
+
+    at: float
+    readings: tuple[HostReading, ...]
+    sources: Mapping[str, SourceState]
 
 
 def role_of(comm: str, command: str) -> str:

@@ -55,15 +55,16 @@ _PLAIN_KEYS = (
 def gpu_reading_from_record(record: Mapping[str, Any], *, at: float | None = None) -> GpuReading:
     """One line of gpu.jsonl as a reading; `at` defaults to the record's own `t`.
 
-    Two GPM samples of the same instant give zeros and a NaN: if any value of `gpm` is NaN, all are dropped.
+    Two GPM samples of the same instant give zeros and a NaN: such a line has no GPM values.
     """
     values: dict[str, Any] = {}
     for key, name, factor in _PLAIN_KEYS:
         if (value := _number(record.get(key))) is not None:
             values[name] = _rounded(value * factor)
     gpm: Mapping[str, Any] = record.get("gpm") or {}
-    if all(_number(value) is not None for value in gpm.values()):
-        values.update({name: _rounded(float(gpm[key]) * factor) for key, name, factor in _GPM_KEYS if key in gpm})
+    known = {key: number for key, value in gpm.items() if (number := _number(value)) is not None}
+    if len(known) == len(gpm) or any(known.values()):
+        values.update({name: _rounded(known[key] * factor) for key, name, factor in _GPM_KEYS if key in known})
     for key, name, part, factor in (
         ("temp", "temperature_celsius", "gpu", 1.0),
         ("temp_mem", "temperature_celsius", "memory", 1.0),
@@ -81,12 +82,8 @@ def gpu_reading_from_record(record: Mapping[str, Any], *, at: float | None = Non
         values["xid_errors"] = {int(xid): int(count) for xid, count in record["xid_errors"].items()}
         values["xid_last_at"] = {int(xid): float(last) for xid, last in (record.get("xid_last_at") or {}).items()}
     if record.get("procs") is not None:
-        values["processes"] = tuple(
-            GpuProcess(int(row["pid"]), _number(row.get("mem")), row.get("resolves")) for row in record["procs"]
-        )
-    texts: dict[str, Any] = {
-        key: str(record[key]) for key in ("uuid", "name", "driver", "parent", "down_reason") if key in record
-    }
+        values["processes"] = tuple(GpuProcess(int(row["pid"]), _number(row.get("mem")), row.get("resolves")) for row in record["procs"])
+    texts: dict[str, Any] = {key: str(record[key]) for key in ("uuid", "name", "driver", "parent", "down_reason") if key in record}
     return GpuReading(
         at=float(record["t"]) if at is None else at,
         gpu=str(record.get("gpu", "0")),
@@ -105,11 +102,7 @@ def gpu_record(reading: GpuReading, *, wall: float) -> dict[str, Any]:
     for key, name, factor in _PLAIN_KEYS:
         if (value := getattr(reading, name)) is not None:
             record[key] = _rounded(value / factor)
-    gpm = {
-        key: _rounded(getattr(reading, name) / factor)
-        for key, name, factor in _GPM_KEYS
-        if getattr(reading, name) is not None
-    }
+    gpm = {key: _rounded(getattr(reading, name) / factor) for key, name, factor in _GPM_KEYS if getattr(reading, name) is not None}
     if gpm:
         record["gpm"] = gpm
     for key, mapping, part, factor in (
@@ -190,11 +183,7 @@ def host_record(reading: HostReading, *, wall: float) -> dict[str, Any]:
 def cgroup_reading(path: str, cpu_stat: str) -> CgroupReading:
     """A cgroup's `cpu.stat` as a reading (v2: throttled_usec; v1: throttled_time in ns); no periods means no quota."""
     values = dict(line.split(None, 1) for line in cpu_stat.splitlines() if " " in line)
-    seconds = (
-        float(values["throttled_usec"]) / 1e6
-        if "throttled_usec" in values
-        else float(values.get("throttled_time", 0)) / 1e9
-    )
+    seconds = float(values["throttled_usec"]) / 1e6 if "throttled_usec" in values else float(values.get("throttled_time", 0)) / 1e9
     return CgroupReading(path, float(values.get("nr_periods", 0)), float(values.get("nr_throttled", 0)), seconds)
 
 
