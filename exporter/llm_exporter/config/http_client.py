@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from llm_exporter.config.values import ExpandedText, FilePath, Flag, Pem, Secret, Section, Text, fault
+from llm_exporter.config.values import ExpandedText, FilePath, Flag, Pem, Placeholder, Secret, Section, Text, fault
 
 TlsVersion = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
 
@@ -121,8 +121,8 @@ def _header(value: object) -> object:
     raise fault("must be text", remedy="put it in quotes, or write {values: […]}")
 
 
-HeaderName = Annotated[Text, AfterValidator(_header_name)]
-HeaderValue = Annotated[Header, BeforeValidator(_header)]
+HeaderName = Annotated[Text, AfterValidator(_header_name), Placeholder("<headername>")]
+HeaderValue = Annotated[Header, BeforeValidator(_header), Placeholder("<secret> | <header>")]
 
 
 class HttpClient(Section):

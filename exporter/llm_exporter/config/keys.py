@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from llm_exporter.config.http_client import HttpClient
 from llm_exporter.config.model import Config
 from llm_exporter.config.values import Section
 
@@ -20,8 +21,10 @@ def yaml_key(name: str, field: FieldInfo) -> str:
 
 
 def sections_of(section: type[Section]) -> Mapping[str, FieldInfo]:
-    """The fields of a section by their YAML keys."""
-    return {yaml_key(name, field): field for name, field in section.model_fields.items()}
+    """The fields of a section by their YAML keys: required ones first, those that every HTTP client has last."""
+    shared = HttpClient.model_fields if section is not HttpClient else {}
+    fields = sorted(section.model_fields.items(), key=lambda item: (not item[1].is_required(), item[0] in shared))
+    return {yaml_key(name, field): field for name, field in fields}
 
 
 def _parts(annotation: Any) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import ValidationError
 
+from llm_exporter.config.advice import advice, in_container
 from llm_exporter.config.document import SECRET_SECTIONS, Document, Problem, dotted, parse_document, printable, read_file
 from llm_exporter.config.keys import section_at, sections_of
 from llm_exporter.config.model import Config, cross_problems
@@ -52,10 +53,12 @@ class Loaded(NamedTuple):
     Attributes:
         config: the validated configuration; file names are absolute, `${NAME}` is expanded.
         written: the document as written, with `<secret>` in the place of secrets.
+        warnings: what is valid and yet looks wrong, one line each, with file, line, key and remedy.
     """
 
     config: Config
     written: str
+    warnings: tuple[str, ...] = ()
 
 
 def load_config(path: Path, environ: Mapping[str, str]) -> Config:
@@ -68,7 +71,7 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Loaded:
-    """The configuration in the file at `path`, and its text for `/config`.
+    """The configuration in the file at `path`, its text for `/config`, and warnings for the log.
 
     Raises:
         ConfigError: names every problem, one a line.
@@ -91,7 +94,9 @@ def load(path: Path, environ: Mapping[str, str]) -> Loaded:
         config = None
     if problems or config is None:
         raise _refusal(document, problems)
-    return Loaded(config, render_document(document))
+    advised = [_word(document, at, message, remedy) for at, message, remedy in advice(config, in_container=in_container(environ))]
+    warnings = tuple(f"{document.name}:{line}: {text}" for line, text in sorted((item.line, item.text) for item in advised))
+    return Loaded(config, render_document(document), warnings)
 
 
 def _refusal(document: Document, problems: Sequence[Problem]) -> ConfigError:
@@ -169,7 +174,7 @@ def _shown(node: yaml.Node | None, path: Sequence[str | int]) -> str:
     if any(isinstance(step, str) and (step in SECRET_SECTIONS or is_secret_key(step)) for step in path):
         return f"value {HIDDEN}: "
     if not isinstance(node, yaml.ScalarNode):
-        return f"value ({_kind(node)}): " if node is not None and path else ""
+        return ""
     text = node.value
     text = shown_url(text) if "@" in text or "://" in text else text
     text = printable(text)

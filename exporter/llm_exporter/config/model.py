@@ -24,6 +24,7 @@ from llm_exporter.config.values import (
     LabelName,
     Name,
     Number,
+    Placeholder,
     PositiveDuration,
     QueryUrl,
     SdPattern,
@@ -81,9 +82,9 @@ def _several(value: object) -> object:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-Enabled = Annotated[Switch, BeforeValidator(_switch)]
-Crontab = Annotated[Text, AfterValidator(_crontab)]
-Timezone = Annotated[Text, AfterValidator(_timezone)]
+Enabled = Annotated[Switch, BeforeValidator(_switch), Placeholder("auto | true | false")]
+Crontab = Annotated[Text, AfterValidator(_crontab), Placeholder("<crontab>")]
+Timezone = Annotated[Text, AfterValidator(_timezone), Placeholder("<timezone>")]
 
 
 class Global(Section):
@@ -130,11 +131,11 @@ class ProbeModule(Section):
     )
     timezone: Timezone = Field(default="UTC", description="Time zone of `schedule`.")
     timeout: PositiveDuration = Field(default=30.0, description="Longest time of one request.")
-    prompt_tokens: Annotated[tuple[Annotated[Whole, Field(ge=1, le=10_000_000)], ...], BeforeValidator(_several)] = Field(
-        default=(64,), description="Length of the prompt in tokens, or a list of lengths."
-    )
+    prompt_tokens: Annotated[
+        tuple[Annotated[Whole, Field(ge=1, le=10_000_000)], ...], BeforeValidator(_several), Placeholder("<int> | [ <int>, ... ]")
+    ] = Field(default=(64,), description="Length of the prompt in tokens, or a list of lengths.")
     max_tokens: Annotated[Whole, Field(ge=1, le=100_000)] = Field(default=8, description="Output tokens that are asked for.")
-    cache: Annotated[tuple[Cache, ...], BeforeValidator(_several)] = Field(
+    cache: Annotated[tuple[Cache, ...], BeforeValidator(_several), Placeholder("cold | warm | [ cold, warm ]")] = Field(
         default=("cold",), description="cold (a prompt never sent before), warm (one that the prefix cache holds), or a list of both."
     )
     repeat: Annotated[Whole, Field(ge=1, le=1000)] = Field(default=1, description="Requests per length and cache state in one run.")
@@ -158,7 +159,7 @@ class ProbeModule(Section):
         found: list[tuple[tuple[str | int, ...], str, str]] = []
         if (self.interval is None) == (self.schedule is None):
             found.append(((), "needs either interval or schedule", "give exactly one of the two"))
-        if self.schedule is None and "timezone" in self.model_fields_set:
+        if self.schedule is None and self.timezone != "UTC":
             found.append((("timezone",), "has no effect without schedule", "remove it"))
         for key, values in (("prompt_tokens", self.prompt_tokens), ("cache", self.cache)):
             if not values or len(set(values)) < len(values):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from llm_exporter.config.document import SECRET_SECTIONS, Document, parse_document, type_str
+from llm_exporter.config.document import SECRET_SECTIONS, Document, parse_document, type_null, type_str
 from llm_exporter.config.urls import shown_url
 from llm_exporter.config.values import HIDDEN
 
@@ -84,7 +84,7 @@ def _plain(node: yaml.Node) -> yaml.Node:
     text = node.value
     if "://" in text and ("@" in text or "?" in text):
         text = shown_url(text) + ("?" + HIDDEN if _has_query(text) else "")
-    return yaml.ScalarNode(node.tag, text, style=node.style)
+    return yaml.ScalarNode(node.tag, text or ("null" if node.tag == type_null else ""), style=node.style)
 
 
 def _has_query(text: str) -> bool:

@@ -17,6 +17,7 @@ from llm_exporter.config.values import (
     LabelName,
     Name,
     Number,
+    Placeholder,
     PositiveDuration,
     Section,
     Text,
@@ -116,7 +117,7 @@ class TargetDefaults(HttpClient):
     metrics_path: UrlPath = Field(default="/metrics", description="Path of the metrics below the URL.")
     service: Name | None = Field(default=None, description="Service whose replicas share the name; default: the target's name.")
     labels: Mapping[FreeLabelName, Text] = Field(default={}, description="Labels that are published once, on `llm_target_info`.")
-    gpus: Annotated[Gpus, BeforeValidator(_gpus)] = Field(
+    gpus: Annotated[Gpus, BeforeValidator(_gpus), Placeholder("auto | none | [ <int> or <uuid>, ... ]")] = Field(
         default="auto", description="GPUs of this machine that the target uses: auto, none, or a list of indexes or UUIDs."
     )
     process: Process = Field(default=Process(), description="How the server's processes are found on this machine.")

@@ -229,18 +229,25 @@ def _label_name(text: str) -> str:
     return text
 
 
-Flag = Annotated[bool, Strict()]
-Whole = Annotated[int, Strict()]
-Number = Annotated[float, Strict()]
-Text = Annotated[str, Strict(), AfterValidator(_plain_text)]
-Name = Annotated[Text, AfterValidator(_short_name)]
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """How the reference writes a kind of value: `duration` becomes `<duration>`."""
+
+    word: str
+
+
+Flag = Annotated[bool, Strict(), Placeholder("<boolean>")]
+Whole = Annotated[int, Strict(), Placeholder("<int>")]
+Number = Annotated[float, Strict(), Placeholder("<float>")]
+Text = Annotated[str, Strict(), AfterValidator(_plain_text), Placeholder("<string>")]
+Name = Annotated[Text, AfterValidator(_short_name), Placeholder("<name>")]
 ExpandedText = Annotated[Text, AfterValidator(_expand)]
-Duration = Annotated[float, BeforeValidator(_seconds)]
+Duration = Annotated[float, BeforeValidator(_seconds), Placeholder("<duration>")]
 PositiveDuration = Annotated[Duration, AfterValidator(_more_than_zero)]
-FilePath = Annotated[Path, BeforeValidator(_file)]
-BaseUrl = Annotated[Text, AfterValidator(lambda text: _url(text, query=False))]
-QueryUrl = Annotated[Text, AfterValidator(lambda text: _url(text, query=True))]
-SdPattern = Annotated[Text, AfterValidator(_pattern)]
-Pem = Annotated[str, Strict(), AfterValidator(_pem)]
-UrlPath = Annotated[Text, AfterValidator(_path)]
-LabelName = Annotated[Text, AfterValidator(_label_name)]
+FilePath = Annotated[Path, BeforeValidator(_file), Placeholder("<filename>")]
+SdPattern = Annotated[Text, AfterValidator(_pattern), Placeholder("<filename_pattern>")]
+Pem = Annotated[str, Strict(), AfterValidator(_pem), Placeholder("<string>")]
+BaseUrl = Annotated[Text, AfterValidator(lambda text: _url(text, query=False)), Placeholder("<url>")]
+QueryUrl = Annotated[Text, AfterValidator(lambda text: _url(text, query=True)), Placeholder("<url>")]
+UrlPath = Annotated[Text, AfterValidator(_path), Placeholder("<path>")]
+LabelName = Annotated[Text, AfterValidator(_label_name), Placeholder("<labelname>")]

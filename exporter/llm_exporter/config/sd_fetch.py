@@ -1,0 +1,130 @@
+"""Fetches one http_sd list with requests: bounded in time and size, with the credentials and TLS settings of its section.
+
+`discovery.py` calls it unless it is given another function. Redirects are followed on the same scheme, host and port only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import HTTPError, NameResolutionError
+from urllib3.poolmanager import PoolManager
+
+from llm_exporter import __version__
+from llm_exporter.config.model import HttpSdConfig
+from llm_exporter.config.secrets import credentials_headers
+from llm_exporter.config.tls import tls_context
+from llm_exporter.config.urls import shown_url
+from llm_exporter.errors import FetchError
+
+_MAX_BYTES = 8 * 1024 * 1024
+_MAX_REDIRECTS = 5
+_READ_BYTES = 8 * 1024  # of compressed data at a time, so that a bomb unfolds in small steps
+
+
+class _TlsAdapter(HTTPAdapter):
+    """Uses our own TLS context and expected name, instead of the authorities that come with requests."""
+
+    def __init__(self, config: HttpSdConfig) -> None:
+        tls = config.tls_config
+        self._pool_options: dict[str, Any] = {
+            "ssl_context": tls_context(tls),
+            "cert_reqs": "CERT_NONE" if tls and tls.insecure_skip_verify else "CERT_REQUIRED",
+        }
+        if tls and tls.server_name:
+            self._pool_options |= {"server_hostname": tls.server_name, "assert_hostname": tls.server_name}
+        super().__init__(max_retries=0)
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **_: Any) -> None:
+        """Build the pool with our options (called by the base class)."""
+        self.poolmanager = PoolManager(connections, maxsize=maxsize, block=block, **self._pool_options)
+
+    def get_connection_with_tls_context(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
+        """The pool's connection; requests would add its own authorities here."""
+        return self.poolmanager.connection_from_url(request.url)
+
+    def cert_verify(self, *_: Any, **__: Any) -> None:
+        """Nothing: the context decides."""
+
+
+def fetch_list(config: HttpSdConfig, timeout: float = 10.0) -> bytes:
+    """The body of the answer of an http_sd endpoint.
+
+    Args:
+        config: URL, credentials and TLS settings.
+        timeout: seconds for each of connecting, waiting for the head of the answer, and reading the body.
+
+    Raises:
+        SourceError: there is no usable answer; nothing secret is in its text.
+    """
+    headers = {
+        "Accept": "application/json",
+        "User-Agent": f"llm-exporter/{__version__}",
+        "X-Prometheus-Refresh-Interval-Seconds": f"{config.refresh_interval:g}",
+    } | credentials_headers(config)
+    with requests.Session() as session:
+        session.trust_env = False  # no ~/.netrc, no proxy behind the configuration's back
+        session.mount("https://", _TlsAdapter(config))
+        try:
+            return _body(session, config.url, headers, timeout)
+        except (requests.RequestException, HTTPError, OSError) as error:
+            raise FetchError(_reason(error), f"{shown_url(config.url)} gave no answer: {type(error).__name__}") from None
+
+
+def _body(session: requests.Session, url: str, headers: Mapping[str, str], timeout: float) -> bytes:
+    for _ in range(_MAX_REDIRECTS):
+        with session.get(url, headers=headers, timeout=timeout, stream=True, allow_redirects=False) as answer:
+            if answer.is_redirect:
+                wanted = urljoin(url, answer.headers["Location"])
+                if _origin(wanted) != _origin(url):
+                    raise FetchError("redirect", f"{shown_url(url)} redirects to {shown_url(wanted)}", hint="configure the final URL")
+                url = wanted
+                continue
+            if answer.status_code != 200:
+                raise FetchError(f"http_{answer.status_code}", f"{shown_url(url)} answered with status {answer.status_code}")
+            return _read(answer, shown_url(url), time.monotonic() + timeout)
+    raise FetchError("redirect", f"{shown_url(url)} redirects more than {_MAX_REDIRECTS} times", hint="configure the final URL")
+
+
+def _read(answer: requests.Response, shown: str, deadline: float) -> bytes:
+    parts, size = [], 0
+    while part := answer.raw.read1(_READ_BYTES, decode_content=True):
+        parts.append(part)
+        size += len(part)
+        if size > _MAX_BYTES:
+            raise FetchError("too_large", f"{shown} sends more than {_MAX_BYTES} bytes")
+        if time.monotonic() > deadline:
+            raise FetchError("timeout", f"{shown} sends its list too slowly")
+    return b"".join(parts)
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
+
+
+def _reason(error: BaseException) -> str:
+    """The reason of CONTRACT 6.5 for an error of requests, urllib3 or the socket."""
+    seen: BaseException | None = error
+    causes: list[BaseException] = []
+    while seen is not None and len(causes) < 10:
+        causes.append(seen)
+        inner = getattr(seen, "reason", None) or (seen.args[0] if seen.args else None)
+        seen = inner if isinstance(inner, BaseException) else seen.__cause__ or seen.__context__
+    text = " ".join(map(str, causes))
+    if any(isinstance(cause, NameResolutionError) for cause in causes):
+        return "dns"
+    if "CERTIFICATE_VERIFY_FAILED" in text or "doesn't match" in text:
+        return "tls_verify"
+    if any(isinstance(cause, requests.exceptions.SSLError) for cause in causes):
+        return "tls"
+    if isinstance(error, requests.Timeout) or any(isinstance(cause, TimeoutError) for cause in causes) or "timed out" in text:
+        return "timeout"
+    if any(isinstance(cause, ConnectionRefusedError) for cause in causes) or "refused" in text:
+        return "refused"
+    return "connection_closed"
