@@ -7,7 +7,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-_FIELDS = ("target", "source", "engine", "reason", "module", "task")
+_FIELDS = ("target", "source", "engine", "reason", "probe_module", "task")
 
 
 class _Formatter(logging.Formatter):

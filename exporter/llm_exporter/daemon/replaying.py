@@ -15,8 +15,8 @@ from llm_exporter.errors import UsageError
 from llm_exporter.expose.page import Page
 from llm_exporter.recording import Moment, Recording, read_recording
 
-# Any fixed moment: replays of the same folder give the same page.
-EPOCH = 1_700_000_000.0
+# Pages of a recording have no wall time: timestamps on the replayed page count from the recording's start.
+EPOCH = 0.0
 
 
 class Replay:

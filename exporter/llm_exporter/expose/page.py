@@ -40,8 +40,11 @@ def escape_help(text: str, *, openmetrics: bool) -> str:
     return text.replace('"', r"\"") if openmetrics else text
 
 
-def _labels(names: Sequence[str], values: Sequence[str]) -> str:
-    return ",".join(f'{name}="{escape_label(value)}"' for name, value in zip(names, values, strict=True))
+def _labels(metric: Metric, sample: Sample | HistogramSample, **further: str) -> str:
+    """Labels in braces, sorted by name as the reference sorts them; "" without any."""
+    pairs = sorted({**dict(zip(metric.labels, sample.labels, strict=True)), **further}.items())
+    inside = ",".join(f'{name}="{escape_label(value)}"' for name, value in pairs)
+    return f"{{{inside}}}" if inside else ""
 
 
 _Key = tuple[str, tuple[str, ...], tuple[str, ...], tuple[float, ...] | None]
@@ -77,13 +80,11 @@ class LineWriter:
 
 
 def _prefixes(metric: Metric, sample: Sample | HistogramSample) -> list[str]:
-    labels = _labels(metric.labels, sample.labels)
+    labels = _labels(metric, sample)
     if isinstance(sample, Sample):
-        return [f"{metric.name}{{{labels}}} " if labels else f"{metric.name} "]
-    comma = "," if labels else ""
-    buckets = [f'{metric.name}_bucket{{{labels}{comma}le="{_go_float(bound)}"}} ' for bound in sample.bounds]
-    braces = f"{{{labels}}}" if labels else ""
-    return [*buckets, f"{metric.name}_count{braces} ", f"{metric.name}_sum{braces} "]
+        return [f"{metric.name}{labels} "]
+    buckets = [f"{metric.name}_bucket{_labels(metric, sample, le=_go_float(bound))} " for bound in sample.bounds]
+    return [*buckets, f"{metric.name}_count{labels} ", f"{metric.name}_sum{labels} "]
 
 
 class _Owned(NamedTuple):

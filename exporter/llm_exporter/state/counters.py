@@ -67,8 +67,9 @@ class CounterBook:
             single = all(len(column.slots) == 1 for column in columns)
             self._positions = [reading.layout.index[column.slots[0]] for column in columns] if single else None
             self._ghosts = self._vanished(reading.layout)
+        renewed = self._renewed(reading)
         if known:
-            self._note_falls(reading, changes)
+            self._note_falls(reading, renewed, changes)
         raw = self._raw
         for slot, cumulative, value in zip(reading.layout.slots, self._cumulative, reading.values, strict=True):
             if cumulative:
@@ -78,9 +79,8 @@ class CounterBook:
 
     # -- restarts ------------------------------------------------------------------------------------------------------------------
 
-    def _note_falls(self, reading: EngineReading, changes: Changes) -> None:
+    def _note_falls(self, reading: EngineReading, renewed: bool, changes: Changes) -> None:
         fallen = self._fallen(reading)
-        renewed = self._renewed(reading)
         if not fallen and not renewed:
             return
         restarted = self._restarted(reading.layout, fallen) if fallen else set()
@@ -125,6 +125,7 @@ class CounterBook:
         return {rank for rank, n in stood.items() if fell[rank] and fell[rank] >= RESTART_SHARE * n}
 
     def _renewed(self, reading: EngineReading) -> bool:
+        """Whether another process answers than the one before."""
         renewed = False
         for slot, value in zip(reading.layout.slots, reading.values, strict=True):
             if slot.field == "process_start_time":
