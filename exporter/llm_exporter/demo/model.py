@@ -159,16 +159,22 @@ class Engine:
             observer.arrived(request, now)
         if request.abort_at is not None:
             heapq.heappush(self._aborts, (request.abort_at, request.identity, request))
-        if self.queue_limit is not None and len(self.waiting) + len(self._frontend) >= self.queue_limit:
-            request.state = State.REJECTED
-            for observer in self.observers:
-                observer.rejected(request, now)
-            if request.sink is not None:
-                request.sink("reject", 0, now)
+        if self._refuses(request, in_stream=False):
             return
         request.state = State.FRONTEND
         work = self.hardware.tokenise_seconds + request.prompt_tokens * self.hardware.tokenise_token_seconds
         self._frontend.append((self.frontend(work * self.conditions.tokenise_factor), request))
+
+    def _refuses(self, request: Request, *, in_stream: bool) -> bool:
+        """A full queue refuses, at arrival or (in a burst, when the stream has begun) after tokenisation."""
+        if self.queue_limit is None or len(self.waiting) < self.queue_limit:
+            return False
+        request.state = State.REJECTED
+        for observer in self.observers:
+            observer.rejected(request, self.now, in_stream)
+        if request.sink is not None:
+            request.sink("reject", 0, self.now)
+        return True
 
     def frontend(self, work: float) -> float:
         """Book `work` CPU seconds on the single front-end process; returns when it is done."""
@@ -202,7 +208,7 @@ class Engine:
         return len(self._frontend)
 
     def _enqueue(self, request: Request) -> None:
-        if request.state is not State.FRONTEND:
+        if request.state is not State.FRONTEND or self._refuses(request, in_stream=request.streaming):
             return
         request.state = State.WAITING
         request.queued_at = request.waiting_since = self.now

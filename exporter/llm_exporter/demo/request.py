@@ -22,6 +22,8 @@ class State(StrEnum):
 
 ENDED = (State.FINISHED, State.ABORTED, State.REJECTED)
 
+CHAT = "/v1/chat/completions"
+
 # Called for requests from outside: (kind, new tokens, when the front end sends it). kind: token, finish, abort, reject.
 Sink = Callable[[str, int, float], None]
 
@@ -61,6 +63,7 @@ class Request:
         "prompt_tokens",
         "publish_output",
         "queued_at",
+        "route",
         "scheduled_at",
         "sink",
         "state",
@@ -81,6 +84,7 @@ class Request:
         publish_output: Sequence[int] = (),
         abort_at: float | None = None,
         sink: Sink | None = None,
+        route: str = CHAT,
     ) -> None:
         self.identity = 0  # given by the engine at arrival
         self.prompt_tokens = prompt_tokens
@@ -91,6 +95,7 @@ class Request:
         self.publish_output = publish_output
         self.abort_at = abort_at
         self.sink = sink
+        self.route = route
         self.state = State.ARRIVING
         self.arrived_at = 0.0
         self.queued_at = 0.0
@@ -169,8 +174,8 @@ class Observer:
     def queued(self, request: Request, now: float) -> None:
         """The scheduler has the request."""
 
-    def rejected(self, request: Request, now: float) -> None:
-        """A queue limit refused it."""
+    def rejected(self, request: Request, now: float, in_stream: bool) -> None:
+        """A queue limit refused it; `in_stream`: the answer had begun with status 200."""
 
     def scheduled(self, request: Request, now: float) -> None:
         """It left the queue for the first time; `hit_tokens` is known."""

@@ -143,7 +143,7 @@ class TruthLog(Observer):
         self._moved(now, 1, 0)
         self.total["queued"] += 1
 
-    def rejected(self, request: Request, now: float) -> None:
+    def rejected(self, request: Request, now: float, in_stream: bool) -> None:
         self.total["rejected"] += 1
 
     def scheduled(self, request: Request, now: float) -> None:
