@@ -68,7 +68,10 @@ def absence(row: Row, facts: Facts) -> Absence:
     oldest = min((choice.oldest for choice in row.choices), default=None)
     if oldest is None or oldest > facts.generation or (row.possible and not row.possible(facts)):
         return Absence.NOT_SUPPORTED
-    if any(source.name in facts.present for choice in row.choices for source in choice.sources if not source.optional):
+    needed = [source for choice in row.choices for source in choice.sources if not source.optional]
+    if any(facts.chosen(source.name + "_bucket", source.where) for source in needed):
+        return Absence.NOT_EXPOSED  # a histogram without its count
+    if any(source.name in facts.present for source in needed):
         return Absence.NO_TRAFFIC
     if row.flag:
         return Absence.FEATURE_OFF
@@ -79,6 +82,8 @@ def absence(row: Row, facts: Facts) -> Absence:
 
 def _numbers(row: Row, choice: Choice, facts: Facts) -> tuple[dict[Slot, Number], tuple[str, ...]]:
     """Slots of a field by one choice, and the upstream names used; empty where the choice does not fit the page."""
+    if choice.needs and not choice.needs(facts):
+        return {}, ()
     if choice.constants:
         given = choice.constants(facts)
         return {Slot(row.field, key.model, key.rank, ""): Number((), constant=value) for key, value in given.items()}, _used(choice, facts)
@@ -90,12 +95,14 @@ def _numbers(row: Row, choice: Choice, facts: Facts) -> tuple[dict[Slot, Number]
     numbers: dict[Slot, Number] = {}
     for part in choice.parts:
         numbers.update(_part(row.field, part, facts, scale))
-    owners = list(dict.fromkeys(Key(slot.model, slot.rank) for slot in numbers)) or facts.keys(choice.zero_with)
-    if owners:
-        labels = choice.seed or (("",) if not FIELD[row.field].label else ())
-        for key in owners:
-            for label in labels:
-                numbers.setdefault(Slot(row.field, key.model, key.rank, label), Number(()))
+    owners = [Key(slot.model, slot.rank) for slot in numbers]
+    if facts.generation >= choice.oldest:
+        ranked = {bool(key.rank) for key in owners}
+        owners += [key for key in facts.keys(choice.zero_with) if not ranked or bool(key.rank) in ranked]
+    labels = choice.seed or (() if FIELD[row.field].label else ("",))
+    for key in dict.fromkeys(owners):
+        for label in labels:
+            numbers.setdefault(Slot(row.field, key.model, key.rank, label), Number(()))
     return numbers, _used(choice, facts)
 
 

@@ -11,6 +11,9 @@ from typing import NamedTuple
 from llm_exporter.engines.tables import EngineTable, Release, Source, release
 from llm_exporter.sources.exposition import Shape
 
+UNKNOWN: Release = (9999,)
+"""Generation of a page of which no name is known: it can only be newer than this table."""
+
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
 
@@ -87,6 +90,10 @@ class Facts:
                 entries = [entry for entry in entries if entry.labels.get(label) in wanted]
         return entries
 
+    def label_values(self, label: str) -> set[str]:
+        """Values that a label has anywhere on the page."""
+        return {entry.labels[label] for entries in self.entries.values() for entry in entries if label in entry.labels}
+
     def keys(self, names: Iterable[str]) -> list[Key]:
         """Owners of the first of these names that is on the page; a family without samples belongs to the page's model."""
         for name in names:
@@ -99,7 +106,7 @@ class Facts:
     def _generation(self) -> Release:
         seen = [release(since) for name, since in self.table.markers.items() if name in self.present]
         seen += [release(source.since) for source in all_sources(self.table) if source.name in self.present and source.since]
-        return max(seen, default=())
+        return max(seen, default=UNKNOWN)
 
 
 def all_sources(table: EngineTable) -> list[Source]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from llm_exporter.engines.facts import Facts, Key
-from llm_exporter.engines.tables import Choice, Counted, EngineTable, Part, Row, Source, newest, one, values
+from llm_exporter.engines.tables import Choice, Counted, EngineTable, Part, Row, Source, newest, one, release, values
 from llm_exporter.readings import HTTP_CODES, Absence
 
 ROUTES = frozenset(
@@ -48,19 +48,19 @@ REQUESTS_SEEN = (":num_requests_total", ":prompt_tokens_total", ":e2e_request_la
 FORWARDS_SEEN = (":realtime_tokens_total", ":cuda_graph_passes_total", ":queue_time_seconds")
 
 
-def effective_cached_known(facts: Facts) -> float | None:
-    """1 where cached tokens can be told: the release counts them (0.4.4), though their series may not be born."""
-    return 1.0 if facts.generation >= (0, 4, 4) or ":cached_tokens_total" in facts.present else None
+def counts_cached(facts: Facts) -> bool:
+    """Whether the release counts cached tokens, though their series may not be born."""
+    return facts.generation >= release("0.4.4")
 
 
 def counts_aborts(facts: Facts) -> bool:
-    """Whether the release counts aborts (0.4.7), though their series may not be born."""
-    return facts.generation >= (0, 4, 7) or ":num_aborted_requests_total" in facts.present
+    """Whether the release counts aborts, though their series may not be born."""
+    return facts.generation >= release("0.4.7")
 
 
-def aborts_known(facts: Facts) -> float | None:
-    """1 where aborts are counted."""
-    return 1.0 if counts_aborts(facts) else None
+def counts_live(facts: Facts) -> bool:
+    """Whether the release counts tokens as the work happens, though their series may not be born."""
+    return facts.generation >= release("0.5.7")
 
 
 def page_size(facts: Facts) -> Mapping[Key, float]:
@@ -74,48 +74,56 @@ def page_size(facts: Facts) -> Mapping[Key, float]:
     return found
 
 
-def disaggregated(facts: Facts) -> float | None:
-    """1 on a prefill or decode server; a unified server has the queues too, for ever 0."""
-    kinds = {entry.labels.get("engine_type") for entry in facts.entries.get(":num_running_reqs", [])}
-    return None if kinds == {"unified"} else 1.0
+def disaggregated(facts: Facts) -> bool:
+    """Whether this is a prefill or decode server; a unified server has the queues too, for ever 0."""
+    return facts.label_values("engine_type") != {"unified"}
 
 
 def _unified(facts: Facts) -> Absence | None:
-    return Absence.FEATURE_OFF if disaggregated(facts) is None and facts.entries.get(":num_running_reqs") else None
+    if facts.generation < release("0.4.6.post5"):
+        return Absence.NOT_SUPPORTED
+    return None if disaggregated(facts) else Absence.FEATURE_OFF
+
+
+def _nothing_streamed(facts: Facts) -> Absence | None:
+    """Gaps are observed for streams only; from 0.5.17 on the page tells whether there was one."""
+    streamed = facts.label_values("is_streaming")
+    return Absence.NO_TRAFFIC if streamed and "true" not in streamed else None
 
 
 def _token_histograms(facts: Facts) -> Absence | None:
     """From 0.5.2 to 0.5.22 the histograms of lengths needed --collect-tokens-histogram."""
-    return Absence.FEATURE_OFF if (0, 5, 2) <= facts.generation < (0, 5, 23) else None
+    return Absence.FEATURE_OFF if release("0.5.2") <= facts.generation < release("0.5.23") else None
 
 
 def _queue(*names_since: tuple[str, str], stage: str) -> Part:
     return Part(tuple(Source(name, since, optional=True) for name, since in names_since), label=stage)
 
 
-_PROMPT = Source(":prompt_tokens_total", "0.3.5")
+_PROMPT = Source(":prompt_tokens_total", "0.3.5.post2")
 _CACHED = Source(":cached_tokens_total", "0.4.4", optional=True)
 _EFFECTIVE_HITS = Source(":prefill_effective_tokens_total", "0.5.18", values(mode=HITS))
 _ABORTED = Source(":num_aborted_requests_total", "0.4.7", optional=True)
 _STAGE = ":per_stage_req_latency_seconds"
 
 ROWS = (
-    Row("time_to_first_token", (one(Source(":time_to_first_token_seconds", "0.3.5", STREAMED)),), Counted.FIRST_TOKEN,
+    Row("time_to_first_token", (one(Source(":time_to_first_token_seconds", "0.3.5.post2", STREAMED)),), Counted.FIRST_TOKEN,
         "Streaming requests only from 0.5.17 on; before, the others are in it. From the HTTP server's receipt, tokenising included.",
         born_with=REQUESTS_SEEN),
-    Row("inter_token_latency", newest((":inter_token_latency_seconds", "0.4.4"), (":time_per_output_token_seconds", "0.3.5")),
-        note="Gap between outputs divided by the tokens in them, weighted by tokens.", born_with=REQUESTS_SEEN),
+    Row("first_tokens", newest((":time_to_first_token_seconds_count", "0.3.5.post2")), Counted.FIRST_TOKEN, born_with=REQUESTS_SEEN),
+    Row("inter_token_latency", newest((":inter_token_latency_seconds", "0.4.4"), (":time_per_output_token_seconds", "0.3.5.post2")),
+        note="Gap between outputs divided by the tokens in them, weighted by tokens.", born_with=REQUESTS_SEEN, absent=_nothing_streamed),
     Row("time_per_output_token", newest((":request_time_per_output_token_seconds", "0.5.22")), Counted.FINISH, "Not of aborted requests.",
         born_with=REQUESTS_SEEN),
-    Row("e2e_request_latency", newest((":e2e_request_latency_seconds", "0.3.5")), Counted.FINISH, "Aborted requests are in it.",
+    Row("e2e_request_latency", newest((":e2e_request_latency_seconds", "0.3.5.post2")), Counted.FINISH, "Aborted requests are in it.",
         born_with=REQUESTS_SEEN),
     Row("request_queue_time", newest((":queue_time_seconds", "0.5.3"), (":queue_time_s", "0.5.2")), Counted.ADMISSION,
         "A second wait, after a retraction, is not in it. Until 0.5.11 nothing is told between 0 and 0.1 s.", born_with=FORWARDS_SEEN),
     Row("request_prefill_time", (one(Source(_STAGE, "0.5.3", values(stage="prefill_forward"))),), Counted.FIRST_TOKEN,
-        born_with=FORWARDS_SEEN),
-    Row("request_prompt_tokens", newest((":prompt_tokens_histogram", "0.4.6")), Counted.FINISH, flag="--collect-tokens-histogram",
+        born_with=FORWARDS_SEEN, possible=lambda facts: facts.label_values("engine_type") != {"decode"}),
+    Row("request_prompt_tokens", newest((":prompt_tokens_histogram", "0.4.6.post5")), Counted.FINISH, flag="--collect-tokens-histogram",
         absent=_token_histograms),
-    Row("request_generation_tokens", newest((":generation_tokens_histogram", "0.4.6")), Counted.FINISH, flag="--collect-tokens-histogram",
+    Row("request_generation_tokens", newest((":generation_tokens_histogram", "0.4.6.post5")), Counted.FINISH, flag="--collect-tokens-histogram",
         absent=_token_histograms),
     Row("prompt_tokens", (one(Source(":prefill_effective_tokens_total", "0.5.18")), one(_PROMPT)), Counted.LIVE,
         "As prefill batches run from 0.5.18 on; before, when a request finishes, in one jump.", born_with=REQUESTS_SEEN),
@@ -125,19 +133,21 @@ ROWS = (
         Counted.LIVE, "As prefill batches run from 0.5.18 on; before, when a request finishes.", born_with=REQUESTS_SEEN),
     Row("prompt_tokens_computed",
         (one(Source(":realtime_tokens_total", "0.5.7", values(mode="prefill_compute")), zero_with=SINCE_0_5_7),
-         Choice((Part((_PROMPT,), (_CACHED,)),), scale=effective_cached_known, since="0.4.4")),
+         Choice((Part((_PROMPT,), (_CACHED,)),), needs=counts_cached, since="0.4.4")),
         Counted.LIVE, "Computation again after a retraction is in it. Before 0.5.7 prompt less cached, when a request finishes.",
         born_with=REQUESTS_SEEN),
     Row("generation_tokens",
-        (one(Source(":realtime_tokens_total", "0.5.7", values(mode="decode")),
-             Source(_STAGE + "_count", "0.5.3", values(stage="prefill_forward"), optional=True)),
-         one(Source(":generation_tokens_total", "0.3.5"))),
-        Counted.LIVE, "Decoded tokens and one first token per prefill. Before 0.5.7 when a request finishes, in one jump.",
+        (Choice((Part((Source(":realtime_tokens_total", "0.5.7", values(mode="decode"), optional=True),
+                       Source(_STAGE + "_count", "0.5.3", values(stage="prefill_forward"), optional=True),
+                       Source(":num_retracted_requests_total", "0.5.7", optional=True))),),
+                zero_with=SINCE_0_5_7, needs=counts_live, since="0.5.7"),
+         one(Source(":generation_tokens_total", "0.3.5.post2"))),
+        Counted.LIVE, "Decoded tokens, and one token per prefill, those after a retraction too. Before 0.5.7 when a request finishes, in one jump.",
         born_with=REQUESTS_SEEN),
     Row("prefix_cache_queried_tokens",
         (one(Source(":prefill_effective_tokens_total", "0.5.18")),
          one(Source(":realtime_tokens_total", "0.5.7", values(mode=("prefill_compute", "prefill_cache"))), zero_with=SINCE_0_5_7),
-         Choice((Part((_PROMPT,)),), scale=effective_cached_known, since="0.4.4")),
+         Choice((Part((_PROMPT,)),), needs=counts_cached, since="0.4.4")),
         Counted.LIVE, "Before 0.5.18 retracted requests are counted again; before 0.5.7 when a request finishes.", born_with=REQUESTS_SEEN),
     Row("prefix_cache_hit_tokens",
         (one(_EFFECTIVE_HITS),
@@ -149,34 +159,34 @@ ROWS = (
         Counted.ARRIVAL, "HTTP requests of the inference routes. Before 0.5.7 finished requests.", born_with=REQUESTS_SEEN),
     Row("requests_finished",
         (Choice((Part((Source(":num_requests_total", "0.4.2"),), (_ABORTED,), "other"), Part((_ABORTED,), label="abort")),
-                seed=("other", "abort"), scale=aborts_known),
+                seed=("other", "abort"), needs=counts_aborts),
          Choice((Part((Source(":num_requests_total", "0.4.2"),), label="other"),))),
         Counted.FINISH, "abort counts abort messages (a client that goes away, /abort_request; abort_all is one). other is all else.",
         born_with=REQUESTS_SEEN),
     Row("preemptions",
         (one(Source(":num_retracted_requests_total", "0.5.7"), zero_with=SINCE_0_5_7),
-         one(Source(":num_retractions_sum", "0.5.4")),
-         one(Source(":total_retracted_reqs", "0.4.9"))),
+         one(Source(":num_retractions_sum", "0.5.4.post3")),
+         one(Source(":total_retracted_reqs", "0.4.9.post6"))),
         note="Requests retracted. 0.5.4 to 0.5.6: retractions of finished requests."),
     Row("http_responses",
         (one(Source(":http_responses_total", "0.5.7", ON_ROUTES, label="status_code", rename=CODES),
              zero_with=(":http_responses_total", ":http_requests_total"), seed=HTTP_CODES),),
         Counted.ANSWERED),
-    Row("requests_running", newest((":num_running_reqs", "0.3.5")), Counted.STATE,
+    Row("requests_running", newest((":num_running_reqs", "0.3.5.post2")), Counted.STATE,
         "Refreshed at prefills, every 40 decode steps and when idle."),
-    Row("requests_waiting", (one(Source(":num_queue_reqs", "0.3.5"), Source(":num_grammar_queue_reqs", "0.4.6", optional=True)),), Counted.STATE,
+    Row("requests_waiting", (one(Source(":num_queue_reqs", "0.3.5.post2"), Source(":num_grammar_queue_reqs", "0.4.6.post5", optional=True)),), Counted.STATE,
         "Waiting queue and grammar queue."),
-    Row("requests_waiting_capacity", newest((":num_queue_reqs", "0.3.5")), Counted.STATE),
-    Row("requests_deferred", newest((":num_grammar_queue_reqs", "0.4.6")), Counted.STATE, "Requests that wait for their grammar."),
+    Row("requests_waiting_capacity", newest((":num_queue_reqs", "0.3.5.post2")), Counted.STATE),
+    Row("requests_deferred", newest((":num_grammar_queue_reqs", "0.4.6.post5")), Counted.STATE, "Requests that wait for their grammar."),
     Row("disaggregated_queue_requests",
-        (Choice((_queue((":num_prefill_bootstrap_queue_reqs", "0.5.12"), (":num_prefill_prealloc_queue_reqs", "0.4.6"), stage="prefill_bootstrap"),
-                 _queue((":num_prefill_inflight_queue_reqs", "0.5.2"), (":num_prefill_infight_queue_reqs", "0.4.6"), stage="prefill_inflight"),
-                 _queue((":num_decode_prealloc_queue_reqs", "0.4.6"), stage="decode_prealloc"),
-                 _queue((":num_decode_transfer_queue_reqs", "0.4.6"), stage="decode_transfer")),
-                scale=disaggregated, since="0.4.6"),),
+        (Choice((_queue((":num_prefill_bootstrap_queue_reqs", "0.5.12"), (":num_prefill_prealloc_queue_reqs", "0.4.6.post5"), stage="prefill_bootstrap"),
+                 _queue((":num_prefill_inflight_queue_reqs", "0.5.2"), (":num_prefill_infight_queue_reqs", "0.4.6.post5"), stage="prefill_inflight"),
+                 _queue((":num_decode_prealloc_queue_reqs", "0.4.6.post5"), stage="decode_prealloc"),
+                 _queue((":num_decode_transfer_queue_reqs", "0.4.6.post5"), stage="decode_transfer")),
+                needs=disaggregated, since="0.4.6.post5"),),
         Counted.STATE, absent=_unified),
-    Row("kv_cache_usage", newest((":token_usage", "0.3.5")), Counted.STATE, "Of the fullest pool; rounded to 0.01 by the server."),
-    Row("kv_cache_usage_mean", newest((":token_usage", "0.3.5")), Counted.STATE, "Rounded to 0.01 by the server."),
+    Row("kv_cache_usage", newest((":token_usage", "0.3.5.post2")), Counted.STATE, "Of the fullest pool; rounded to 0.01 by the server."),
+    Row("kv_cache_usage_mean", newest((":token_usage", "0.3.5.post2")), Counted.STATE, "Rounded to 0.01 by the server."),
     Row("kv_cache_capacity_tokens", newest((":max_total_num_tokens", "0.5.6")), Counted.CONSTANT),
     Row("kv_cache_block_tokens",
         (one(Source(":page_size", "0.5.11")), Choice((Part((Source(":cache_config_info", "0.5.9"),)),), constants=page_size)), Counted.CONSTANT),
@@ -210,7 +220,10 @@ TABLE = EngineTable(
     totals={"priority": "", "cache_source": "total"},
     rows=ROWS,
     markers={
-        ":num_so_requests_total": "0.4.6",
+        ":gen_throughput": "0.3.5.post2",
+        ":num_used_tokens": "0.3.5.post2",
+        ":cache_hit_rate": "0.3.5.post2",
+        ":num_so_requests_total": "0.4.6.post5",
         ":spec_accept_length": "0.4.2",
         ":swa_token_usage": "0.5.2",
         ":utilization": "0.5.2",

@@ -21,8 +21,8 @@ Release = tuple[int, ...]
 
 
 def release(text: str) -> Release:
-    """Release as numbers, post-releases cut off: "0.6.6.post1" → (0, 6, 6). Empty → ()."""
-    return tuple(int(part) for part in re.findall(r"\d+", text.split(".post")[0]))
+    """Release as numbers that compare: "0.6.6.post1" → (0, 6, 6, 1). Empty → ()."""
+    return tuple(int(part) for part in re.findall(r"\d+", text))
 
 
 class Counted(StrEnum):
@@ -77,15 +77,18 @@ class Choice:
 
     Attributes:
         parts: all are needed, but for those whose sources are all optional.
-        zero_with: names that prove the counter exists in this release, so that its absent series is 0 and not unknown.
+        zero_with: names that prove the counter exists in this release, so that its absent series is 0 and not unknown;
+            only where the page shows a release that has the sources.
         seed: labels that start at 0.
-        scale: factor for all values, from the page; it answers None where the choice cannot be used.
+        needs: answers False where the choice cannot be used on the page.
+        scale: factor for all values, from the page; it answers None where it is not known.
         constants: values that stand in labels instead of samples.
     """
 
     parts: tuple[Part, ...] = ()
     zero_with: tuple[str, ...] = ()
     seed: tuple[str, ...] = ()
+    needs: Callable[[Facts], bool] | None = None
     scale: Callable[[Facts], float | None] | None = None
     constants: Callable[[Facts], Mapping[Key, float]] | None = None
     since: str = ""

@@ -40,7 +40,6 @@ ROUTES = frozenset(
 
 ON_ROUTES = {"handler": ROUTES}
 OUTCOME_NAMES = {"stop": "stop", "length": "length", "abort": "abort", "error": "error"}
-ALIVE = (":generation_tokens_total", ":num_requests_running")
 
 
 def tokens_per_lookup(facts: Facts) -> float | None:
@@ -99,8 +98,20 @@ def prefix_cache_enabled(facts: Facts) -> Mapping[Key, float]:
 
 
 def _not_told(facts: Facts) -> Absence | None:
-    """cache_config_info without the label, or without a number in it."""
-    return Absence.NOT_EXPOSED if ":cache_config_info" in facts.present else None
+    """cache_config_info without the label, or without a number in it. V1 began (0.7.3) without it."""
+    if ":cache_config_info" in facts.present:
+        return Absence.NOT_EXPOSED
+    return _first_v1(facts)
+
+
+def _first_v1(facts: Facts) -> Absence | None:
+    """V1 before it labelled ranks (0.7.3, 0.8.0), where a field of V0 came back later."""
+    return Absence.NOT_SUPPORTED if v1(facts) and not facts.ranks else None
+
+
+def _no_answers_yet(facts: Facts) -> Absence | None:
+    """In multi-process mode (no process metrics) the HTTP metrics are born with the first answer."""
+    return None if "process_start_time_seconds" in facts.present else Absence.NO_TRAFFIC
 
 
 def _single_process_only(facts: Facts) -> Absence | None:
@@ -128,6 +139,7 @@ def tokens_in_lookups(facts: Facts) -> float | None:
 ROWS = (
     Row("time_to_first_token", newest((":time_to_first_token_seconds", "0.3.3")), Counted.FIRST_TOKEN,
         "Streaming or not is not told apart. From arrival in the API server (before tokenising from 0.17 on)."),
+    Row("first_tokens", newest((":time_to_first_token_seconds_count", "0.3.3")), Counted.FIRST_TOKEN, "Sequences: n > 1 counts n times."),
     Row("inter_token_latency", newest((":inter_token_latency_seconds", "0.10.2"), (":time_per_output_token_seconds", "0.3.3")),
         note="One observation per output of the engine, which holds several tokens with speculative decoding."),
     Row("time_per_output_token", newest((":request_time_per_output_token_seconds", "0.11.0")), Counted.FINISH,
@@ -169,15 +181,15 @@ ROWS = (
         "Where the page has no HTTP metrics: finished prompts."),
     Row("requests_finished",
         (one(Source(":request_success_total", "0.4.3", label="finished_reason", rename=OUTCOME_NAMES, other="other"),
-             zero_with=(":request_success_total", *ALIVE)[:1], seed=OUTCOMES),),
+             zero_with=(":request_success_total",), seed=OUTCOMES),),
         Counted.FINISH, "Sequences: n > 1 counts n times. A client that goes away is not counted (V1). error from 0.13 on."),
     Row("requests_rejected", (one(Source(":admission_rejections_total", "0.32.0", label="reason")),), Counted.ARRIVAL,
         "Refusals by --max-num-queued-reqs and --max-num-queued-tokens; inside a stream the HTTP status is 200."),
-    Row("preemptions", newest((":num_preemptions_total", "0.4.3"))),
+    Row("preemptions", newest((":num_preemptions_total", "0.4.3")), absent=_first_v1),
     Row("http_responses",
         (one(Source("http_requests_total", "0.3.3", ON_ROUTES, label="status", rename={code: code for code in HTTP_CODES}),
              zero_with=("http_requests_total",), seed=HTTP_CODES),),
-        Counted.ANSWERED),
+        Counted.ANSWERED, absent=_no_answers_yet),
     Row("requests_running", newest((":num_requests_running", "0.2.7")), Counted.STATE, "Prefills in chunks are in it."),
     Row("requests_waiting", (one(Source(":num_requests_waiting", "0.2.7")), one(Source(":num_requests_waiting_by_reason", "0.20.2"))),
         Counted.STATE, "Requests that V0 swapped to CPU memory are not in it."),
