@@ -68,9 +68,9 @@ def _targets(config: Config, container: bool) -> Iterator[Advice]:
         yield from _slos(at, target)
     for position, section in enumerate(config.http_sd_configs):
         yield from _client(("http_sd_configs", position), section)
-    for at, defaults in _discovered(config):
-        yield from _client(at, defaults)
-        yield from _slos(at, defaults)
+    for place, defaults in _discovered(config):
+        yield from _client(place, defaults)
+        yield from _slos(place, defaults)
 
 
 def _discovered(config: Config) -> Iterator[tuple[tuple[str | int, ...], TargetDefaults]]:

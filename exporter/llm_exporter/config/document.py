@@ -155,7 +155,7 @@ class Document:
                 seen[key.value] = key.start_mark.line + 1
         values: dict[str, Any] = {}
         for key, value in self._pairs(node):
-            if isinstance(key.value, str):
+            if isinstance(key, yaml.ScalarNode) and key.tag == type_str:
                 item = self._read(value, (*path, key.value))
                 values.setdefault(key.value, item)
         return values

@@ -131,8 +131,8 @@ def _wording(kind: str, context: Mapping[str, Any], message: str) -> tuple[str, 
     if kind == "literal_error":
         return f"must be {context['expected']}".replace("'", ""), ""
     if kind in ("greater_than_equal", "less_than_equal"):
-        word, bound = ("least", context.get("ge")) if kind.startswith("greater") else ("most", context.get("le"))
-        return f"must be at {word} {bound}", ""
+        word, bound = ("least", context.get("ge", 0)) if kind.startswith("greater") else ("most", context.get("le", 0))
+        return f"must be at {word} {bound:g}", ""
     return {
         "string_type": ("must be text", "put it in quotes"),
         "int_type": ("must be a whole number", "write digits without quotes, unit or point"),
@@ -171,10 +171,10 @@ def _word(document: Document, at: Sequence[str | int], message: str, remedy: str
 
 
 def _shown(node: yaml.Node | None, path: Sequence[str | int]) -> str:
-    if any(isinstance(step, str) and (step in SECRET_SECTIONS or is_secret_key(step)) for step in path):
-        return f"value {HIDDEN}: "
     if not isinstance(node, yaml.ScalarNode):
         return ""
+    if any(isinstance(step, str) and (step in SECRET_SECTIONS or is_secret_key(step)) for step in path):
+        return f"value {HIDDEN}: "
     text = node.value
     text = shown_url(text) if "@" in text or "://" in text else text
     text = printable(text)

@@ -1,6 +1,6 @@
-"""TLS settings of a client as an `ssl.SSLContext`.
+"""TLS settings as an `ssl.SSLContext`, for the rare requests of discovery: built anew for each, so that certificates may rotate.
 
-Callers keep the context as long as `tls_stamp` gives the same value, so certificates may rotate without new handshakes each time.
+Scrapes and probes have their own in `sources/tls.py`, which keeps sessions and looks at the files' stamps.
 """
 
 from __future__ import annotations
@@ -48,18 +48,6 @@ def tls_context(tls: TlsConfig | None) -> ssl.SSLContext:
     if tls.max_version is not None:
         context.maximum_version = _VERSIONS[tls.max_version]
     return context
-
-
-def tls_stamp(tls: TlsConfig | None) -> tuple[tuple[int, int, int] | None, ...]:
-    """What changes when one of the files changes: (inode, time of change in ns, size) of each; None for a missing one."""
-    stamps: list[tuple[int, int, int] | None] = []
-    for path in (tls.ca_file, tls.cert_file, tls.key_file) if tls else ():
-        try:
-            stat = path.stat() if path else None
-        except OSError:
-            stat = None
-        stamps.append((stat.st_ino, stat.st_mtime_ns, stat.st_size) if stat else None)
-    return tuple(stamps)
 
 
 def _no_passphrase() -> str:
