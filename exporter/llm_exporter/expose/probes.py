@@ -64,11 +64,13 @@ def families(records: Iterable[ProbeRecord]) -> list[Family]:
         Family(REQUESTS, [sample for row in rows for sample in _requests(row)]),
         Family(SENT_TOKENS, [_run_sample(row, float(row.sent_prompt_tokens)) for row in rows]),
         Family(BUFFERED, [sample for row in rows for sample in _buffered(row)]),
-        Family(DISTRIBUTION, [_histogram(row, cell) for row in rows for cell in row.cells if cell.cumulative[-1] > 0]),
-        Family(DURATION, [_cell_sample(row, cell, cell.last.duration_seconds) for row in rows for cell in row.cells]),
+        Family(DISTRIBUTION, [_histogram(row, cell) for row in rows for cell in row.cells]),
+        Family(
+            DURATION, [_cell_sample(row, cell, cell.last.duration_seconds) for row in rows for cell in row.cells if cell.last is not None]
+        ),
     ]
     for metric, value_of in CELL_GAUGES:
-        values = [(row, cell, value_of(cell.last)) for row in rows for cell in row.cells if cell.last.success]
+        values = [(row, cell, value_of(cell.last)) for row in rows for cell in row.cells if cell.last is not None and cell.last.success]
         found.append(Family(metric, [_cell_sample(row, cell, float(value)) for row, cell, value in values if value is not None]))
     return [family for family in found if family.samples]
 
@@ -99,7 +101,7 @@ def _requests(row: ProbeRecord) -> list[Sample]:
 
 
 def _buffered(row: ProbeRecord) -> list[Sample]:
-    known = [cell.last.buffered for cell in row.cells if cell.last.success and cell.last.buffered is not None]
+    known = [cell.last.buffered for cell in row.cells if cell.last is not None and cell.last.success and cell.last.buffered is not None]
     return [_run_sample(row, float(any(known)))] if known else []
 
 

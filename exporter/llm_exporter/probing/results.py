@@ -8,16 +8,18 @@ from __future__ import annotations
 import bisect
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from llm_exporter.probing.manners import ProbeModule
 from llm_exporter.sources.probe import ProbeReading
 from llm_exporter.sources.probe_record import TTFT_BOUNDS, ProbeCell, ProbeRecord
 
 
 @dataclass(slots=True)
 class _Cell:
-    last: ProbeReading
+    last: ProbeReading | None = None
+    running: list[ProbeReading] = field(default_factory=list)  # of the run that has not ended yet
     counts: list[int] = field(default_factory=lambda: [0] * len(TTFT_BOUNDS))
     sum: float = 0.0
 
@@ -39,18 +41,25 @@ class ResultStore:
         self._lock = threading.Lock()
         self._entries: dict[tuple[str, str], _Entry] = {}
 
-    def register(self, target: str, module: str) -> None:
+    def register(self, target: str, module_name: str, module: ProbeModule) -> None:
         """From now on the counters of this pair are known, and stand at 0."""
         with self._lock:
-            self._entries.setdefault((target, module), _Entry())
+            self._register(target, module_name, module)
 
-    def keep_only(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Forgets every pair that is not in the configuration any more, and registers those that are."""
-        wanted = set(pairs)
+    def keep_only(self, wanted: Mapping[tuple[str, str], ProbeModule]) -> None:
+        """Forgets every (target, module) that is not in the configuration any more, and registers those that are."""
         with self._lock:
             self._entries = {pair: entry for pair, entry in self._entries.items() if pair in wanted}
-            for pair in wanted:
-                self._entries.setdefault(pair, _Entry())
+            for (target, module_name), module in wanted.items():
+                self._register(target, module_name, module)
+
+    def _register(self, target: str, module_name: str, module: ProbeModule) -> None:
+        cells = self._entries.setdefault((target, module_name), _Entry()).cells
+        wanted = [(length, cache) for length in module.prompt_tokens for cache in module.cache]
+        for key in wanted:
+            cells.setdefault(key, _Cell())
+        for key in set(cells) - set(wanted):  # the module was changed by a reload
+            del cells[key]
 
     def note_sent(self, target: str, module: str, result: str, prompt_tokens: int) -> None:
         """One request was made; `prompt_tokens` is 0 where it never reached the server."""
@@ -63,8 +72,8 @@ class ResultStore:
         """One measured request of a cell."""
         with self._lock:
             entry = self._entries.setdefault((target, module), _Entry())
-            cell = entry.cells.setdefault((prompt_tokens, cache), _Cell(reading))
-            cell.last = reading
+            cell = entry.cells.setdefault((prompt_tokens, cache), _Cell())
+            cell.running.append(reading)
             ttft = reading.time_to_first_token_seconds
             if ttft is not None:
                 cell.counts[bisect.bisect_left(TTFT_BOUNDS, ttft)] += 1
@@ -75,6 +84,8 @@ class ResultStore:
         with self._lock:
             entry = self._entries.setdefault((target, module), _Entry())
             entry.last_result, entry.success, entry.last_run_at = result, success, ended_at
+            for cell in entry.cells.values():
+                cell.last, cell.running = _representative(cell.running), []
 
     def note_skip(self, target: str, module: str, result: str) -> None:
         """A run was not sent. What the last sent one showed stays."""
@@ -87,6 +98,15 @@ class ResultStore:
             return tuple(
                 _record(*pair, entry) for pair, entry in self._entries.items() if target in (None, pair[0]) and module in (None, pair[1])
             )
+
+
+def _representative(readings: list[ProbeReading]) -> ProbeReading | None:
+    """A failed one, else the one with the median TTFT; None where the run did not come to this cell: an old value is none."""
+    failed = [reading for reading in readings if not reading.success]
+    if failed:
+        return failed[-1]
+    ranked = sorted(readings, key=lambda reading: reading.time_to_first_token_seconds or 0.0)
+    return ranked[(len(ranked) - 1) // 2] if ranked else None
 
 
 def _record(target: str, module: str, entry: _Entry) -> ProbeRecord:

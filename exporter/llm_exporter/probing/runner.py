@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from llm_exporter.errors import FetchError, UsageError
 from llm_exporter.probing.calls import CHAT, call_of
@@ -117,9 +117,8 @@ class ProbeRunner:
         self._states: dict[str, _State] = {}
         self._lock = threading.Lock()
 
-    def keep_only(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """After a reload: forgets targets and modules that are gone. Pairs are (target name, module name)."""
-        wanted = list(pairs)
+    def keep_only(self, wanted: Mapping[tuple[str, str], ProbeModule]) -> None:
+        """After a reload: what is configured, by (target name, module name). The rest is forgotten."""
         names = {name for name, _ in wanted}
         with self._lock:
             self._states = {name: state for name, state in self._states.items() if name in names}
@@ -145,7 +144,7 @@ class ProbeRunner:
         """
         look = view if callable(view) else lambda: view
         state = self._state(target.name)
-        self.store.register(target.name, module_name)
+        self.store.register(target.name, module_name, module)
         if not state.lock.acquire(blocking=False):
             return self._tools.skip(target, module_name, "skipped_busy", "another probe of this target is running")
         try:
@@ -316,7 +315,7 @@ class _Run:
         self._tools.store.note_sent(self._target.name, self._module_name, error.reason, 0)
         for length in self._module.prompt_tokens:
             for cache in self._module.cache:
-                self._tools.store.note_reading(self._target.name, self._module_name, length, cache, replace(reading))
+                self._tools.store.note_reading(self._target.name, self._module_name, length, cache, reading)
         return self._end(error.reason, None, error.detail)
 
     def _end(self, result: str, then: str | None, detail: str) -> Outcome:

@@ -6,12 +6,14 @@ Only GET requests that cost the engine nothing; no redirect is followed, so cred
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import requests
+import urllib3
 
 from llm_exporter.errors import FetchError
 from llm_exporter.probing.calls import USER_AGENT
@@ -53,6 +55,8 @@ class Asker:
         self._session.trust_env = False  # no proxy, no netrc: only what the configuration says
         self._session.headers.update({"User-Agent": USER_AGENT, **headers})
         self._session.verify = (not tls.insecure_skip_verify) and (tls.ca_file or True)
+        if tls.insecure_skip_verify:
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the operator has asked for it
         if tls.cert_file:
             self._session.cert = (tls.cert_file, tls.key_file) if tls.key_file else tls.cert_file
 
@@ -83,8 +87,6 @@ class Asker:
 
     def json(self, path: str) -> Any:
         """The parsed body, None where it is no JSON."""
-        import json
-
         try:
             return json.loads(self.text(path, "application/json"))
         except ValueError:

@@ -23,13 +23,13 @@ class ProbeCell:
 
     Attributes:
         prompt_tokens: the configured length; the server's count is in `last`.
-        last: the last measured request of this cell, a failed one included.
+        last: of the last run: the failed request, else the one with the median TTFT. None where that run did not come so far.
         cumulative, sum: TTFT of all successful requests, one count per bound of TTFT_BOUNDS; seconds.
     """
 
     prompt_tokens: int
     cache: str
-    last: ProbeReading
+    last: ProbeReading | None
     cumulative: Sequence[float]
     sum: float
 

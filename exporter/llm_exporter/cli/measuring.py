@@ -1,0 +1,221 @@
+"""What `probe` and `compare` share: options, credentials, the progress bar, the table.
+
+In: flags. Out: `Server`s, a `Plan`, ladders, text. Credentials come from `--header` or the environment, and are never printed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from llm_exporter.errors import UsageError
+from llm_exporter.probing.calls import CHAT
+from llm_exporter.probing.ladder import DEFAULT_LENGTHS, Ladder, LadderRun, Plan, Server, fitting_lengths
+from llm_exporter.probing.pool import ProbePool
+from llm_exporter.probing.servers import Asker, describe
+from llm_exporter.probing.words import LANGUAGES
+from llm_exporter.sources.probe import TlsSettings
+
+TOKEN_VARIABLE = "LLM_EXPORTER_TOKEN"  # noqa: S105  # the name of a variable, not a token
+_REFERENCE = re.compile(r"\$\{(\w+)\}")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The flags that both commands have."""
+
+    prompt_tokens: str | None
+    cache: str
+    repeat: int
+    max_tokens: int
+    concurrency: int
+    endpoint: str
+    model: str | None
+    temperature: float
+    language: str
+    timeout_seconds: float
+    gpu: str | None
+    headers: tuple[str, ...]
+    ca_file: str | None
+    insecure: bool
+
+
+def options(command: _Command) -> _Command:
+    """Adds the common flags to a click command."""
+    rows = (
+        click.option("--prompt-tokens", metavar="N,N,…", help="Prompt lengths in tokens. Default: 2K to 32K, capped by the context."),
+        click.option("--cache", default="cold,warm", show_default=True, help="cold, warm, or both: is the prompt in the prefix cache?"),
+        click.option("--repeat", default=5, show_default=True, type=click.IntRange(min=1), help="Samples per length and cache state."),
+        click.option("--max-tokens", default=8, show_default=True, type=click.IntRange(min=1), help="Output tokens to ask for."),
+        click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 200), help="Requests at once per sample."),
+        click.option("--endpoint", default=CHAT, show_default=True, help="Also /v1/completions, or SGLang's /generate."),
+        click.option("--model", help="Served model. Default: the first that the server lists."),
+        click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(min=0)),
+        click.option("--language", default="en", show_default=True, type=click.Choice(LANGUAGES), help="Language of the made-up text."),
+        click.option("--timeout", "timeout_seconds", default=120.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds."),
+        click.option("--gpu", help="Name of the GPU, to be printed with the conditions: servers do not say it."),
+        click.option(
+            "--header",
+            "headers",
+            multiple=True,
+            metavar="'NAME: VALUE'",
+            help="Sent to every URL given; ${NAME} is read from the environment.",
+        ),
+        click.option("--ca-file", type=click.Path(exists=True, dir_okay=False), help="PEM file of certificate authorities."),
+        click.option("--insecure", is_flag=True, help="Do not verify certificates."),
+    )
+    for row in reversed(rows):
+        command = row(command)
+    return command
+
+
+def parse_lengths(text: str | None) -> tuple[int, ...]:
+    """`2048,8192` or `2K,8K` as numbers.
+
+    Raises:
+        UsageError: no length.
+    """
+    if text is None:
+        return DEFAULT_LENGTHS
+    found = []
+    for word in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*([kK]?)\s*", word)
+        if match is None or int(match[1]) == 0:
+            raise UsageError(f"--prompt-tokens: {word.strip()!r} is no number of tokens; write for example 2048,8192 or 2K,8K")
+        found.append(int(match[1]) * (1024 if match[2] else 1))
+    return tuple(found)
+
+
+def parse_cache(text: str) -> tuple[str, ...]:
+    """`cold,warm` as words.
+
+    Raises:
+        UsageError: another word.
+    """
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+    wrong = [word for word in words if word not in ("cold", "warm")]
+    if wrong or not words:
+        raise UsageError(f"--cache: {wrong[0]!r} is neither cold nor warm")
+    return words
+
+
+def parse_headers(lines: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """`NAME: VALUE` lines; a token in the environment becomes a bearer token.
+
+    Raises:
+        UsageError: no colon, or an unset variable.
+    """
+    headers = {"Authorization": f"Bearer {environment[TOKEN_VARIABLE]}"} if environment.get(TOKEN_VARIABLE) else {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise UsageError("--header: write 'Name: value'")
+
+        def expand(match: re.Match[str]) -> str:
+            if match[1] not in environment:
+                raise UsageError(f"--header: the environment has no {match[1]}")
+            return environment[match[1]]
+
+        headers[name.strip()] = _REFERENCE.sub(expand, value.strip())
+    return headers
+
+
+def connect(url: str, settings: Settings) -> Server:
+    """Asks a server for its facts.
+
+    Raises:
+        UsageError: the URL cannot be used, or no model is known.
+        FetchError: nothing answers.
+    """
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{url!r} is no http or https URL")
+    if parts.username or parts.password:
+        raise UsageError("credentials in a URL end up in logs; use --header, or set " + TOKEN_VARIABLE)
+    clean = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    if clean.endswith("/v1"):  # what OpenAI clients call their base URL
+        clean = clean.removesuffix("/v1")
+    tls = TlsSettings(ca_file=settings.ca_file, insecure_skip_verify=settings.insecure)
+    headers = parse_headers(settings.headers, os.environ)
+    facts = describe(Asker(clean, headers, tls))
+    model = settings.model or (facts.models[0] if facts.models else None)
+    if model is None:
+        raise UsageError(f"{clean} lists no model at /v1/models; say which with --model")
+    return Server(clean, facts, model, headers, tls)
+
+
+def measure(servers: Sequence[Server], settings: Settings, console: Console) -> list[Ladder]:
+    """The whole ladder on all servers, with a progress bar on stderr.
+
+    Raises:
+        SourceError: a server fails.
+    """
+    contexts = [server.facts.context_tokens for server in servers if server.facts.context_tokens is not None]
+    lengths = parse_lengths(settings.prompt_tokens)
+    plan = Plan(
+        prompt_tokens=fitting_lengths(lengths, min(contexts) if contexts else None, settings.max_tokens),
+        cache=parse_cache(settings.cache),
+        repeat=settings.repeat,
+        max_tokens=settings.max_tokens,
+        concurrency=settings.concurrency,
+        endpoint="/" + settings.endpoint.lstrip("/"),
+        temperature=settings.temperature,
+        language=settings.language,
+        timeout_seconds=settings.timeout_seconds,
+    )
+    if plan.prompt_tokens != tuple(sorted(set(lengths))):
+        shown = ", ".join(map(str, plan.prompt_tokens))
+        console.print(f"The context of {min(contexts)} tokens caps the ladder: {shown} tokens.", style="dim")
+    columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with ProbePool() as pool, Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("starting")
+        run = LadderRun(servers, plan, pool, lambda text: progress.update(task, advance=1, description=text))
+        progress.update(task, total=run.steps)
+        return run.carry_out()
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Three figures, enough for any table here."""
+    return "-" if seconds is None else f"{seconds * 1000:.1f}"
+
+
+def print_conditions(console: Console, document: Mapping[str, Any]) -> None:
+    """Engine, version, and everything else that makes a figure comparable; what is not known is named at the end."""
+    known = {name: value for name, value in document["conditions"].items() if value is not None}
+    engine = f"{document['engine'] or 'unknown engine'} {document['engine_version'] or ''}".strip()
+    console.print(f"[bold]{document['url']}[/]  {engine}, model {document['model']}", highlight=False)
+    text = ", ".join(f"{name} {'+'.join(value) if isinstance(value, list) else value}" for name, value in known.items())
+    console.print("conditions: " + text, highlight=False)
+    if "gpu" not in known:
+        console.print("the server does not say on which GPU it runs: state it with --gpu", style="dim")
+
+
+def runs_table(document: Mapping[str, Any]) -> Table:
+    """One line per length and cache state."""
+    table = Table("tokens", "counted", "cache", "n", "median ms", "trimmed ms", "min ms", "max ms", "spread", "ITL ms", "cached", "failed")
+    for row in document["runs"]:
+        ttft = row["ttft_seconds"]
+        failed = ", ".join(f"{count} {result}" for result, count in row["results"].items() if result != "success")
+        spread = "-" if ttft["spread_ratio"] is None else f"±{ttft['spread_ratio'] * 100:.0f} %"
+        table.add_row(
+            str(row["prompt_tokens"]),
+            str(row["prompt_tokens_measured"] or "-"),
+            row["cache"],
+            str(row["n"]),
+            *(milliseconds(ttft[name]) for name in ("median", "trimmed_mean", "min", "max")),
+            spread,
+            milliseconds(row["itl_seconds"]["median"]),
+            "-" if row["cached_tokens"] is None else str(row["cached_tokens"]),
+            failed or "-",
+        )
+    return table

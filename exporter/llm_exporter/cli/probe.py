@@ -1,0 +1,82 @@
+"""`llm-exporter probe URL`: time to first token by context length, cold and warm, with a fit of what it is made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from llm_exporter.cli.measuring import Settings, connect, measure, milliseconds, options, print_conditions, runs_table
+from llm_exporter.errors import UsageError
+from llm_exporter.probing.document import fit_of, probe_document
+from llm_exporter.probing.fit import Fit
+
+
+@click.command("probe")
+@click.argument("url")
+@options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+@click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), metavar="F.png", help="Draw the ladder into a file.")
+def command(url: str, as_json: bool, plot_file: Path | None, **flags: Any) -> None:
+    """Measure time to first token of the server at URL by prompt length.
+
+    TTFT runs from the request's last byte sent on an open connection to the read that completes the first event with output of any
+    kind. Cold prompts are new each time; warm ones have just been sent. A token from LLM_EXPORTER_TOKEN is sent as a bearer token.
+    """
+    settings = Settings(**flags)
+    if plot_file is not None and not plot_file.parent.is_dir():
+        raise UsageError(f"--plot: there is no directory {plot_file.parent}")
+    notes = Console(stderr=True)
+    (ladder,) = measure([connect(url, settings)], settings, notes)
+    document, fit = probe_document(ladder, settings.gpu), fit_of(ladder)
+    if plot_file is not None:
+        from llm_exporter.probing.plot import plot_documents  # matplotlib takes a second to import
+
+        plot_documents([document], [fit], plot_file)
+        notes.print(f"drawn: {plot_file}", highlight=False)
+    if as_json:
+        click.echo(json.dumps(document, indent=2, allow_nan=False))
+        return
+    _show(Console(width=None), document, fit)
+
+
+def _show(console: Console, document: dict[str, Any], fit: Fit | None) -> None:
+    print_conditions(console, document)
+    console.print(runs_table(document))
+    for line in fit_lines(fit):
+        console.print(line, highlight=False)
+    for row in document["prefix_cache"]:
+        saved = "" if row["effectiveness_ratio"] is None else f", {max(0.0, row['effectiveness_ratio']) * 100:.0f} % of the prefill saved"
+        console.print(
+            f"prefix cache at {row['prompt_tokens']} tokens: warm ÷ cold = {row['warm_to_cold_ratio']:.2f}{saved}", highlight=False
+        )
+    if any(row["stream_buffered"] for row in document["runs"]):
+        console.print("[yellow]The output arrives in bursts: something between server and here holds the stream back.[/]")
+
+
+def fit_lines(fit: Fit | None) -> list[str]:
+    """The fit in words."""
+    if fit is None:
+        return ["no fit: it takes cold prompts of two lengths at least"]
+
+    def between(name: str, scale: float) -> str:
+        low, high = fit.intervals[name]
+        return f"({low * scale:.3g} to {high * scale:.3g})"
+
+    lines = []
+    lines.append(
+        f"fixed overhead {milliseconds(fit.fixed_seconds)} ms {between('fixed_seconds', 1e3)}, "
+        f"per token {fit.per_token_seconds * 1e6:.3g} µs {between('per_token_seconds', 1e6)}"
+    )
+    if fit.per_token_squared_seconds is None:
+        lines.append(f"no quadratic part: {fit.note}")
+    else:
+        lines.append(f"per token squared {fit.per_token_squared_seconds * 1e9:.3g} ns {between('per_token_squared_seconds', 1e9)}")
+    if fit.contended:
+        lines.append(
+            f"the samples of one length differ by ±{fit.spread_ratio * 100:.0f} %: other work ran meanwhile, so trust the intervals only"
+        )
+    return lines

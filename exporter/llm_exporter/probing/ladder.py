@@ -1,0 +1,217 @@
+"""Measures one server, or several side by side, over a ladder of prompt lengths, cold and warm: the work of `probe` and `compare`.
+
+In: servers with their facts, a plan, the probe process. Out: a `Ladder` per server. Samples are interleaved and shuffled, so that a
+drift of the machine hits all alike; the first requests to each server warm it up, teach the tokenizer's scale, and are not counted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from llm_exporter.errors import SourceError, UsageError
+from llm_exporter.probing.calls import CHAT, call_of
+from llm_exporter.probing.pool import Prober
+from llm_exporter.probing.prompts import PromptMaker, TokenScale
+from llm_exporter.probing.servers import ServerFacts
+from llm_exporter.sources.probe import ProbeReading, TlsSettings
+
+DEFAULT_LENGTHS = (2048, 4096, 8192, 16384, 32768)
+_MARGIN_TOKENS = 48  # the chat template, and what our estimate may be wrong by on a short prompt
+_MARGIN_RATIO = 0.03
+_MOST_FAILURES_IN_A_ROW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server to measure; headers may hold credentials and are never printed."""
+
+    url: str
+    facts: ServerFacts
+    model: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: TlsSettings = field(default_factory=TlsSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure. `repeat` is samples per length and cache state; with `concurrency` above 1 each sample is that many at once."""
+
+    prompt_tokens: tuple[int, ...]
+    cache: tuple[str, ...] = ("cold", "warm")
+    repeat: int = 5
+    max_tokens: int = 8
+    concurrency: int = 1
+    endpoint: str = CHAT
+    temperature: float = 0.0
+    language: str = "en"
+    timeout_seconds: float = 120.0
+    seed: int | None = None
+
+
+@dataclass(slots=True)
+class Cell:
+    """All samples of one length and cache state."""
+
+    prompt_tokens: int
+    cache: str
+    readings: list[ProbeReading] = field(default_factory=list)
+
+    @property
+    def good(self) -> list[ProbeReading]:
+        """Those that succeeded."""
+        return [reading for reading in self.readings if reading.success]
+
+    @property
+    def ttft_seconds(self) -> list[float]:
+        """Samples, in the order in which they were taken."""
+        return [value for value in (reading.time_to_first_token_seconds for reading in self.good) if value is not None]
+
+    @property
+    def inter_token_seconds(self) -> list[float]:
+        """One mean per request."""
+        return [value for value in (reading.inter_token_seconds for reading in self.good) if value is not None]
+
+    @property
+    def results(self) -> dict[str, int]:
+        """Count of each result."""
+        return dict(Counter(reading.result for reading in self.readings))
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """What was measured on one server."""
+
+    server: Server
+    plan: Plan
+    cells: tuple[Cell, ...]
+
+    def cell(self, prompt_tokens: int, cache: str) -> Cell | None:
+        """The cell, where the plan has it."""
+        return next((cell for cell in self.cells if (cell.prompt_tokens, cell.cache) == (prompt_tokens, cache)), None)
+
+
+def fitting_lengths(wanted: Sequence[int], context_tokens: int | None, max_tokens: int) -> tuple[int, ...]:
+    """The lengths that the context holds.
+
+    Where it cuts some off, its own limit takes their place; where it is below all of them, a ladder of quarters of the limit does.
+
+    Raises:
+        UsageError: nothing fits.
+    """
+    lengths = tuple(sorted(set(wanted)))
+    if context_tokens is None:
+        return lengths
+    limit = int((context_tokens - max_tokens - _MARGIN_TOKENS) * (1 - _MARGIN_RATIO))
+    if limit < 1:
+        raise UsageError(f"the server's context of {context_tokens} tokens leaves no room for a prompt and {max_tokens} tokens of output")
+    kept = tuple(length for length in lengths if length <= limit)
+    if kept == lengths:
+        return lengths
+    if not kept:
+        return tuple(sorted({max(1, limit * part // 4) for part in (1, 2, 3, 4)}))
+    return kept if kept[-1] > 0.9 * limit else (*kept, limit)
+
+
+class LadderRun:
+    """One measurement. Call `carry_out` once.
+
+    Args:
+        advance: called after each step with a short text, for a progress bar.
+    """
+
+    def __init__(self, servers: Sequence[Server], plan: Plan, prober: Prober, advance: Callable[[str], None] = lambda _: None) -> None:
+        self._servers, self._plan, self._prober, self._advance = list(servers), plan, prober, advance
+        self._chance = random.Random(plan.seed)  # noqa: S311  # order of samples, no secret
+        self._maker = PromptMaker(plan.language)
+        self._scales = [TokenScale(plan.language) for _ in servers]
+        self._key = f"{self._chance.random()}"
+        self._characters: dict[int, int] = {}
+        self._failures = 0
+
+    @property
+    def steps(self) -> int:
+        """How often `advance` will be called."""
+        return len(self._servers) * (2 + len(self._plan.prompt_tokens) * len(self._plan.cache) * self._plan.repeat)
+
+    def carry_out(self) -> list[Ladder]:
+        """Measures.
+
+        Raises:
+            SourceError: a server does not answer its first request, or fails several times in a row.
+        """
+        plan = self._plan
+        cells = [[Cell(length, cache) for length in plan.prompt_tokens for cache in plan.cache] for _ in self._servers]
+        for number, server in enumerate(self._servers):
+            for tokens in (min(64, plan.prompt_tokens[0]), min(1024, plan.prompt_tokens[-1])):
+                reading = self._send(number, self._maker.cold(self._scales[number].characters(tokens)))
+                if not reading.success:
+                    raise SourceError(reading.result, f"{server.url}: the first request fails: {reading.detail}")
+                self._advance("warming up")
+        for round_number in range(plan.repeat):
+            order = [(place, number) for place in range(len(cells[0])) for number in range(len(self._servers))]
+            # places are shuffled, servers within a place too, but one place is measured on all servers back to back
+            ranks = {place: self._chance.random() for place in range(len(cells[0]))}
+            order.sort(key=lambda item: (ranks[item[0]], self._chance.random()))
+            for place, number in order:
+                cell = cells[number][place]
+                cell.readings += self._sample(number, cell, round_number)
+                self._advance(f"{cell.prompt_tokens} {cell.cache}")
+        return [Ladder(server, plan, tuple(row)) for server, row in zip(self._servers, cells, strict=True)]
+
+    def _sample(self, number: int, cell: Cell, round_number: int) -> list[ProbeReading]:
+        """One sample: as many requests at once as the plan's concurrency says."""
+        characters = self._length_of(cell.prompt_tokens)
+        if cell.cache == "warm":
+            prompt = self._maker.warm(characters, self._key)
+            prompts = [prompt] * self._plan.concurrency
+            primer = self._send(number, prompt)
+            if not primer.success:
+                return self._noted([primer])
+        else:
+            # the words are the same on each server, the opening is not: two names of one server must not warm each other
+            seeds = [f"{self._key} {cell.prompt_tokens} {round_number} {place}" for place in range(self._plan.concurrency)]
+            prompts = [self._maker.cold(characters, seed) for seed in seeds]
+        if len(prompts) == 1:
+            return self._noted([self._send(number, prompts[0])])
+        with ThreadPoolExecutor(len(prompts)) as threads:
+            return self._noted(list(threads.map(lambda prompt: self._send(number, prompt), prompts)))
+
+    def _length_of(self, tokens: int) -> int:
+        """Characters of every prompt of this length: settled once, so that all samples and all servers get the same text.
+
+        Of several tokenizers the one that makes most tokens of it decides, so that the prompt fits everywhere.
+        """
+        if tokens not in self._characters:
+            self._characters[tokens] = min(scale.characters(tokens) for scale in self._scales)
+        return self._characters[tokens]
+
+    def _noted(self, readings: list[ProbeReading]) -> list[ProbeReading]:
+        for reading in readings:
+            self._failures = 0 if reading.success else self._failures + 1
+        if self._failures >= max(_MOST_FAILURES_IN_A_ROW, self._plan.concurrency):
+            raise SourceError(readings[-1].result, f"{self._failures} requests in a row failed: {readings[-1].detail}")
+        return readings
+
+    def _send(self, number: int, prompt: str) -> ProbeReading:
+        server, plan = self._servers[number], self._plan
+        reading = self._prober.measure(
+            call_of(
+                server.url,
+                plan.endpoint,
+                model=server.model,
+                prompt=prompt,
+                max_tokens=plan.max_tokens,
+                temperature=plan.temperature,
+                engine=server.facts.engine,
+                headers=server.headers,
+                tls=server.tls,
+                timeout_seconds=plan.timeout_seconds,
+            )
+        )
+        if reading.prompt_tokens:
+            self._scales[number].learn(len(prompt), reading.prompt_tokens)
+        return reading
