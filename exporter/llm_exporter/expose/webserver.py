@@ -68,7 +68,8 @@ class WebServer(wsgi.Server):
     """
 
     def __init__(self, bind_addr: tuple[str, int], wsgi_app: Any, *, guard: WebGuard | None = None, **more: Any) -> None:
-        super().__init__(bind_addr, wsgi_app, **more)
+        # With cheroot's backlog of 5 a burst of connections waits seconds for the kernel's next try.
+        super().__init__(bind_addr, wsgi_app, **{"request_queue_size": 128, **more})
         self._guard = guard
         if guard is not None and guard.tls is not None:
             self.ssl_adapter = _GuardAdapter(guard)

@@ -94,9 +94,7 @@ rate_limit: {{interval: 1.5s, burst: 20}}
     }
     assert config.users == {"alice": HASH.encode(), "bob": HASH.encode()}
     assert (config.rate_interval_seconds, config.rate_burst) == (1.5, 20)
-    assert [note.split(":")[0] for note in config.notes] == ["http_server_config.http2", "tls_server_config.cipher_suites"] or len(
-        config.notes
-    ) == 2
+    assert {note.split(":")[0] for note in config.notes} == {"http_server_config.http2", "tls_server_config.cipher_suites"}
     assert HASH not in repr(config)
 
 
@@ -105,7 +103,8 @@ def indented(pem: bytes) -> str:
 
 
 def test_inline_certificates_work_and_leave_no_descriptor(folder: Path) -> None:
-    text = f"tls_server_config:\n  cert: |{indented((folder / 'cert.pem').read_bytes())}\n  key: |{indented((folder / 'key.pem').read_bytes())}\n"
+    cert, key = (indented((folder / name).read_bytes()) for name in ("cert.pem", "key.pem"))
+    text = f"tls_server_config:\n  cert: |{cert}\n  key: |{key}\n"
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # as short as it gets
     config = load(folder, text)
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
