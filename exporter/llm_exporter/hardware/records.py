@@ -141,12 +141,14 @@ def host_reading_from_record(record: Mapping[str, Any], *, target: str = "", at:
             cgroups[path] = cgroup_reading(path, text)
     for path, text in (record.get("cgroups") or {}).items():
         cgroups[str(path)] = cgroup_reading(str(path), text)
-    if not cgroups and record.get("cpu_stat"):
+    if not cgroups and "cgroups" not in record and record.get("cpu_stat"):
         cgroups[""] = cgroup_reading("", record["cpu_stat"])
     cpus = _number(record.get("cpus"))
     if cpus is None and not any(group.periods for group in cgroups.values()):
         cpus = max((float(row["affinity"]) for row in rows or () if row.get("affinity")), default=None)
     missing = {str(name): str(reason) for name, reason in (record.get("missing") or {}).items()}
+    if not cgroups and "cgroups" not in record:
+        missing.setdefault("cgroups", "not_recorded")
     if processes == () and "processes" not in missing:
         processes, missing = None, missing | {"processes": "process_not_found"}
     return HostReading(
@@ -165,7 +167,7 @@ def host_record(reading: HostReading, *, wall: float) -> dict[str, Any]:
     record: dict[str, Any] = {"t": wall}
     if reading.processes is not None:
         record["procs"] = [_process_record(process) for process in reading.processes]
-    if reading.cgroups:
+    if reading.cgroups or "cgroups" not in reading.missing:
         record["cgroups"] = {
             group.path: f"nr_periods {group.periods:.0f}\nnr_throttled {group.throttled_periods:.0f}\n"
             f"throttled_usec {group.throttled_seconds * 1e6:.0f}\n"
