@@ -19,6 +19,7 @@ from llm_exporter.daemon import documents
 from llm_exporter.daemon.fleet import Fleet
 from llm_exporter.daemon.pipeline import Timing
 from llm_exporter.daemon.published import declared
+from llm_exporter.daemon.trace import trace
 from llm_exporter.errors import ConfigError
 from llm_exporter.expose.page import Page
 from llm_exporter.expose.web import WebSettings
@@ -111,7 +112,7 @@ class Daemon:
     def trace(self, name: str) -> list[dict[str, Any]] | None:
         """Raw line → canonical field → signal → metric."""
         running = self.fleet.running.get(name)
-        return None if running is None else []
+        return None if running is None else trace(running.pipeline, self.page)
 
     def probe(self, target: str, module: str, timeout: float | None) -> tuple[int, str | Page]:
         """One probe now."""

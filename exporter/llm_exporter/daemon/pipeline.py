@@ -118,7 +118,9 @@ class Pipeline:
         )
         if reading is None:
             other = normalise.detect(series.shape)
-            detail = f"the page is {other}'s, the configuration says {self.target.engine}" if other else "the page holds no engine's metrics"
+            detail = (
+                f"the page is {other}'s, the configuration says {self.target.engine}" if other else "the page holds no engine's metrics"
+            )
             hint = "remove `engine`, or give the right address" if other else normalise.missing_engine_hint(series.shape)
             self.status = replace(good, reason="no_engine_metrics", detail=detail, hint=hint, engine_version="")
             return False

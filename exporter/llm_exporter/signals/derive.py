@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from llm_exporter.engines.describe import help_suffix
 from llm_exporter.metrics import Family, HistogramSample, Metric, Sample
-from llm_exporter.readings import FIELDS, RANK_METRICS, Kind, Unit
+from llm_exporter.readings import FIELD, FIELDS, RANK_METRICS, Kind, Unit
 from llm_exporter.signals.catalogue import SIGNALS
 from llm_exporter.signals.model import SCOPE_LABELS, ModelView, Outcome, Scope, Signal, Status, TargetView
 from llm_exporter.state.store import WINDOWS
@@ -32,15 +33,18 @@ def _bound(label: str, values: Sequence[str]) -> str:
 
 CANONICAL: dict[str, Metric] = {
     row.name: Metric(
-        row.metric, row.kind, row.unit, row.help, MODEL_LABELS + ((row.label,) if row.label else ()), _bound(row.label, row.values)
+        row.metric,
+        row.kind,
+        row.unit,
+        row.help + help_suffix(row.name),
+        MODEL_LABELS + ((row.label,) if row.label else ()),
+        _bound(row.label, row.values),
     )
     for row in FIELDS
     if row.metric
 }
 RANK: dict[str, Metric] = {
-    field: Metric(
-        name, Kind.GAUGE, CANONICAL[field].unit, f"{CANONICAL[field].help} One data-parallel rank.", (*MODEL_LABELS, "rank"), "ranks"
-    )
+    field: Metric(name, Kind.GAUGE, CANONICAL[field].unit, f"{FIELD[field].help} One data-parallel rank.", (*MODEL_LABELS, "rank"), "ranks")
     for field, name in RANK_METRICS.items()
 }
 

@@ -148,6 +148,7 @@ class Signal:
         unit: checked against the name by a test.
         help: one sentence.
         reads: canonical fields without which there is no value; the frame answers for their absence.
+        uses: further fields that it takes where they are.
         of_window, of_model, of_target: exactly one of them, the derivation; it also decides scope and the label `window`.
         labels: own labels, beside those of the scope and `window`.
         kind: gauge, or counter where the value only grows.
@@ -164,6 +165,7 @@ class Signal:
     labels: tuple[str, ...] = ()
     kind: Kind = Kind.GAUGE
     bound: str = ""
+    uses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         given = [d for d in (self.of_window, self.of_model, self.of_target) if d is not None]

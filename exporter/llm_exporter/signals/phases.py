@@ -101,6 +101,6 @@ def _prefill_share(_: ModelView, window: Window) -> Outcome:
 
 # fmt: off
 SIGNALS: tuple[Signal, ...] = (
-    Signal("llm_request_phase_mean_seconds", Unit.SECONDS, "Mean time of requests by phase in the window: queue, prefill, decode, and frontend (time to first token less queue and prefill: tokenising, API server, event loop).", of_window=_phases, labels=("phase",), bound="phase (4) × window (2) per model"),
-    Signal("llm_prefill_time_share_ratio", Unit.RATIO, "Share of prefill: by request_time, prefill ÷ (prefill + decode) of requests' time, which is not GPU time; by device_timer, of GPU time, where the engine has it.", of_window=_prefill_share, labels=("method",), bound="method (2) × window (2) per model"),
+    Signal("llm_request_phase_mean_seconds", Unit.SECONDS, "Mean time of requests by phase in the window: queue, prefill, decode, and frontend (time to first token less queue and prefill: tokenising, API server, event loop).", of_window=_phases, labels=("phase",), bound="phase (4) × window (2) per model", uses=("request_queue_time", "request_prefill_time", "request_decode_time", "time_to_first_token", "e2e_request_latency", "request_process_time")),
+    Signal("llm_prefill_time_share_ratio", Unit.RATIO, "Share of prefill: by request_time, prefill ÷ (prefill + decode) of requests' time, which is not GPU time; by device_timer, of GPU time, where the engine has it.", of_window=_prefill_share, labels=("method",), bound="method (2) × window (2) per model", uses=("request_prefill_time", "request_decode_time", "e2e_request_latency", "time_to_first_token", "forward_execution_seconds")),
 )

@@ -95,8 +95,8 @@ _W = "window (2) per model"
 
 # fmt: off
 SIGNALS: tuple[Signal, ...] = (
-    Signal("llm_offered_requests_per_second", Unit.REQUESTS_PER_SECOND, "Requests that arrived per second by flow balance: first tokens plus growth of the queue; a lower bound where clients give up while queued.", ("requests_waiting",), of_window=_offered, bound=_W),
+    Signal("llm_offered_requests_per_second", Unit.REQUESTS_PER_SECOND, "Requests that arrived per second by flow balance: first tokens plus growth of the queue; a lower bound where clients give up while queued.", ("requests_waiting",), of_window=_offered, bound=_W, uses=("first_tokens", "time_to_first_token")),
     Signal("llm_queue_growth_requests_per_second", Unit.REQUESTS_PER_SECOND, "Slope of the queue (Theil-Sen): above 0 it grows.", ("requests_waiting",), of_window=_growth, bound=_W),
-    Signal("llm_queue_wait_estimate_seconds", Unit.SECONDS, "Wait of a request that arrives now, by Little's law: requests waiting for room ÷ first tokens per second of the last minute.", ("requests_waiting_capacity",), of_model=_wait_estimate, bound="1 per model"),
-    Signal("llm_saturation_ratio", Unit.RATIO, "How near each limit is, 0 to 1: kv_cache (use of the fullest rank), batch (running ÷ limit, where it is known), queue (share of the last minute's scrapes in which requests waited for room).", of_model=_saturation, labels=("limit",), bound="limit (3) per model"),
+    Signal("llm_queue_wait_estimate_seconds", Unit.SECONDS, "Wait of a request that arrives now, by Little's law: requests waiting for room ÷ first tokens per second of the last minute.", ("requests_waiting_capacity",), of_model=_wait_estimate, bound="1 per model", uses=("first_tokens", "time_to_first_token")),
+    Signal("llm_saturation_ratio", Unit.RATIO, "How near each limit is, 0 to 1: kv_cache (use of the fullest rank), batch (running ÷ limit, where it is known), queue (share of the last minute's scrapes in which requests waited for room).", of_model=_saturation, labels=("limit",), bound="limit (3) per model", uses=("kv_cache_usage", "requests_running", "requests_running_limit", "requests_waiting_capacity")),
 )

@@ -66,13 +66,14 @@ def _effective(_: ModelView, slo: Slo, columns: HistogramColumns) -> float | Non
     return None if at is None else columns.bounds[at]
 
 
+_U = ("time_to_first_token", "inter_token_latency", "e2e_request_latency")
 _B = "SLOs of the target, per model"
 
 # fmt: off
 SIGNALS: tuple[Signal, ...] = (
-    Signal("llm_slo_requests_total", Unit.REQUESTS, "Requests that the objective's histogram has counted.", of_model=_per_slo(_requests), labels=("slo",), kind=Kind.COUNTER, bound=_B),
-    Signal("llm_slo_good_requests_total", Unit.REQUESTS, "Of those, requests within the effective threshold.", of_model=_per_slo(_good), labels=("slo",), kind=Kind.COUNTER, bound=_B),
-    Signal("llm_slo_threshold_seconds", Unit.SECONDS, "Threshold as configured.", of_model=_per_slo(lambda _view, slo, _columns: slo.threshold), labels=("slo",), bound=_B),
-    Signal("llm_slo_effective_threshold_seconds", Unit.SECONDS, "Threshold as measured: the highest bucket edge not above the configured one.", of_model=_per_slo(_effective), labels=("slo",), bound=_B),
-    Signal("llm_slo_objective_ratio", Unit.RATIO, "Share of requests that must be good.", of_model=_per_slo(lambda _view, slo, _columns: slo.objective), labels=("slo",), bound=_B),
+    Signal("llm_slo_requests_total", Unit.REQUESTS, "Requests that the objective's histogram has counted.", of_model=_per_slo(_requests), labels=("slo",), uses=_U, kind=Kind.COUNTER, bound=_B),
+    Signal("llm_slo_good_requests_total", Unit.REQUESTS, "Of those, requests within the effective threshold.", of_model=_per_slo(_good), labels=("slo",), uses=_U, kind=Kind.COUNTER, bound=_B),
+    Signal("llm_slo_threshold_seconds", Unit.SECONDS, "Threshold as configured.", of_model=_per_slo(lambda _view, slo, _columns: slo.threshold), labels=("slo",), uses=_U, bound=_B),
+    Signal("llm_slo_effective_threshold_seconds", Unit.SECONDS, "Threshold as measured: the highest bucket edge not above the configured one.", of_model=_per_slo(_effective), labels=("slo",), uses=_U, bound=_B),
+    Signal("llm_slo_objective_ratio", Unit.RATIO, "Share of requests that must be good.", of_model=_per_slo(lambda _view, slo, _columns: slo.objective), labels=("slo",), uses=_U, bound=_B),
 )
