@@ -63,7 +63,8 @@ class BlockPool:
 
     def take(self, blocks: int) -> bool:
         """Take fresh blocks, evicting the least recently used content if need be; False, and nothing taken, when
-        there are too few."""
+        there are too few.
+        """
         if blocks > self.capacity - self.in_use:
             return False
         self.in_use += blocks
@@ -102,7 +103,8 @@ class BlockPool:
 
     def release(self, keys: Sequence[int], plain: int, tail_key: int | None) -> None:
         """Give back held blocks: keyed ones stay cached, and so do `plain` ones under `tail_key`, the last of the
-        prefix oldest."""
+        prefix oldest.
+        """
         if plain:
             self.in_use -= plain
             if tail_key is not None:

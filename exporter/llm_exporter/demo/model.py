@@ -315,7 +315,8 @@ class Engine:
 
     def _token_after_prefill(self, request: Request, now: float) -> None:
         """A prefill is complete: its first (or, after a preemption, next) token exists, and it decodes from now
-        on."""
+        on.
+        """
         if request.keys:
             more = self.pool.publish(request.keys, request.plain)
             request.taken += more
@@ -374,7 +375,8 @@ class Engine:
 
     def leave_batch(self, request: Request, *, keep: Sequence[int] = ()) -> None:
         """Take a running request out of the batch and give its blocks back; `keep` are keys for the blocks it
-        computed."""
+        computed.
+        """
         del self.running[request]
         if request.state is State.DECODE:
             request.generated = self.generated(request)

@@ -48,7 +48,8 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Phase:
     """From `start` to `end` one of `causes` is what limits the server (values of `llm_bottleneck_verdict`); `never`
-    would be wrong."""
+    would be wrong.
+    """
 
     start: float
     end: float
@@ -174,7 +175,7 @@ _TROUBLES: Mapping[str, _Trouble] = {
         "long outputs fill the KV cache: requests are thrown back and computed again",
         ("kv_cache",),
         ("host_starved", "stalled", "frontend", "idle"),
-        (replace(_LONG_OUTPUT, rate=1.75), replace(_LONG_OUTPUT, rate=1.35)),
+        (replace(_LONG_OUTPUT, rate=1.75), replace(_LONG_OUTPUT, rate=1.2)),
         rush=8.0,
     ),
     "stalled": _Trouble(
