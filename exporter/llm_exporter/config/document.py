@@ -21,6 +21,8 @@ from llm_exporter.errors import ConfigError
 type_bool, type_int, type_float, type_null, type_str, type_merge = (
     f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "null", "str", "merge")
 )
+_COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_NO_TAGS = "YAML tags (!…) are not supported; remove the tag, or put the text in quotes"
 MAX_BYTES = 4 * 1024 * 1024
 _MAX_VALUES = 100_000
 _MAX_DEPTH = 40
@@ -110,16 +112,16 @@ class Document:
         place = key or node
         return place.start_mark.line + 1 if place is not None else 1
 
-    def _pairs(self, node: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
+    def _pairs(self, node: yaml.MappingNode, depth: int = 0) -> list[tuple[yaml.Node, yaml.Node]]:
         """Keys and values, those of merged mappings behind the mapping's own."""
         own = [(key, value) for key, value in node.value if key.tag != type_merge]
         merged = []
         for key, value in node.value:
             if key.tag == type_merge:
                 for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                    self._count(part, 0)
+                    self._count(part, depth)
                     if isinstance(part, yaml.MappingNode):
-                        merged += self._pairs(part)
+                        merged += self._pairs(part, depth + 1)
                     else:
                         self._wrong(value, "a merge key (<<) needs a mapping or a list of mappings")
         return own + merged
@@ -137,6 +139,8 @@ class Document:
 
     def _read(self, node: yaml.Node, path: tuple[str | int, ...]) -> Any:
         self._count(node, len(path))
+        if isinstance(node, yaml.CollectionNode) and node.tag not in _COLLECTIONS:
+            self._wrong(node, _NO_TAGS)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -175,7 +179,7 @@ class Document:
         if node.tag == type_null:
             return None
         if node.tag not in (type_str, type_merge):
-            self._wrong(node, "YAML tags (!…) are not supported; remove the tag, or put the text in quotes")
+            self._wrong(node, _NO_TAGS)
         return text
 
 
@@ -221,9 +225,9 @@ def parse_document(content: bytes, name: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        # Quoted parts may be a slipped secret (`password: *abc` is an alias that does not exist); single letters are not.
-        problem = re.sub(r"(['\"]).{2,}\1", "…", error.problem or "cannot be read")
-        raise ConfigError(f"{name}:{line}: not valid YAML: {problem}; {_yaml_remedy(problem)}") from None
+        # Quoted parts may be a slipped secret (`password: *abc` is an alias that does not exist); single letters and <tokens> are not.
+        problem = re.sub(r"'[^']*'|\"[^\"]*\"", _harmless, error.problem or "cannot be read")
+        raise ConfigError(f"{name}:{line}: not valid YAML: {problem}; {_yaml_remedy(error.problem or '')}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
         raise ConfigError(f"{name}:{line}: not valid YAML: a control character; remove it") from None
@@ -232,6 +236,10 @@ def parse_document(content: bytes, name: str) -> Document:
     finally:
         if loader is not None:
             loader.dispose()
+
+
+def _harmless(quoted: re.Match[str]) -> str:
+    return quoted[0] if re.fullmatch(r"\\?.|<[a-z ]+>", quoted[0][1:-1]) else "…"
 
 
 def _yaml_remedy(problem: str) -> str:

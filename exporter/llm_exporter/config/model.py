@@ -112,7 +112,7 @@ class FileSdConfig(Section):
 class HttpSdConfig(HttpClient):
     """Targets from an endpoint in Prometheus' http_sd format."""
 
-    url: QueryUrl = Field(description="URL of the list; a query is allowed, and is never shown.")
+    url: QueryUrl = Field(repr=False, description="URL of the list; a query is allowed, and is never shown.")
     refresh_interval: PositiveDuration = Field(default=60.0, description="Time between two requests.")
     target: TargetDefaults = Field(
         default=TargetDefaults(), description="Settings of the targets found; any key of a target but name and url."
