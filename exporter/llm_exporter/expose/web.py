@@ -5,6 +5,7 @@ Everything is answered from memory. A target that hangs cannot make a page hang,
 
 from __future__ import annotations
 
+import mimetypes
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from flask import Flask, Response, abort, jsonify, render_template, request, send_from_directory
+from flask import Flask, Response, abort, jsonify, render_template, request
+from werkzeug.security import safe_join
 
 from llm_exporter import __version__
 from llm_exporter.errors import ConfigError
@@ -229,6 +231,7 @@ def _add_reports(app: Flask, site: Site) -> None:
     @app.get("/reports/<path:name>")
     def report(name: str) -> Response:
         directory = site.reports_directory()
-        if directory is None:
+        path = safe_join(str(directory.resolve()), name) if directory is not None else None
+        if path is None or not Path(path).is_file():
             abort(404)
-        return send_from_directory(directory.resolve(), name)
+        return Response(Path(path).read_bytes(), content_type=mimetypes.guess_type(path)[0] or "application/octet-stream")
