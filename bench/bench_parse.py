@@ -1,4 +1,4 @@
-"""Cost of a page: bytes → Page, against prometheus_client's parser, and Page → EngineReading. Run: python bench/bench_parse.py
+"""Cost of a page: bytes → Page, against prometheus_client's parser, and Page → EngineReading. Run: python bench/bench_parse.py.
 
 Pages are captured ones from tests/fixtures. "repeat" is the daemon's case, the next page of the same server; "moved" alternates pages
 with other series; "first" is a parser that has seen nothing. Medians; times in milliseconds.

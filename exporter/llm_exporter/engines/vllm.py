@@ -175,7 +175,7 @@ ROWS = (
     Row("prefix_cache_hit_tokens", _HITS, Counted.ADMISSION, "As the lookups.", possible=v1,
         absent=lambda facts: Absence.NOT_SUPPORTED if _lookups_in_unknown_unit(facts) else None),
     Row("requests_received",
-        (one(Source("http_requests_total", "0.3.3", ON_ROUTES), zero_with=("http_requests_total",)),
+        (one(Source("http_requests_total", "0.4.3", ON_ROUTES), zero_with=("http_requests_total",)),
          one(Source(":request_params_n_count", "0.4.3"))),
         Counted.ANSWERED, "HTTP requests of the inference routes, counted when their answer ends, refused ones too; n > 1 is one request. "
         "Where the page has no HTTP metrics: finished prompts."),
@@ -187,7 +187,7 @@ ROWS = (
         "Refusals by --max-num-queued-reqs and --max-num-queued-tokens; inside a stream the HTTP status is 200."),
     Row("preemptions", newest((":num_preemptions_total", "0.4.3")), absent=_first_v1),
     Row("http_responses",
-        (one(Source("http_requests_total", "0.3.3", ON_ROUTES, label="status", rename={code: code for code in HTTP_CODES}),
+        (one(Source("http_requests_total", "0.4.3", ON_ROUTES, label="status", rename={code: code for code in HTTP_CODES}),
              zero_with=("http_requests_total",), seed=HTTP_CODES),),
         Counted.ANSWERED, absent=_no_answers_yet),
     Row("requests_running", newest((":num_requests_running", "0.2.7")), Counted.STATE, "Prefills in chunks are in it."),
