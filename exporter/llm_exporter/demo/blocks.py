@@ -62,8 +62,9 @@ class BlockPool:
                 self.in_use += 1
 
     def take(self, blocks: int) -> bool:
-        """Take fresh blocks, evicting the least recently used content if need be; False, and nothing taken, when
-        there are too few.
+        """Take fresh blocks, evicting the least recently used content if need be.
+
+        Returns: False, and nothing is taken, when there are too few.
         """
         if blocks > self.capacity - self.in_use:
             return False
@@ -102,8 +103,9 @@ class BlockPool:
         return taken
 
     def release(self, keys: Sequence[int], plain: int, tail_key: int | None) -> None:
-        """Give back held blocks: keyed ones stay cached, and so do `plain` ones under `tail_key`, the last of the
-        prefix oldest.
+        """Give back held blocks: keyed ones stay cached, and so do `plain` ones under `tail_key`.
+
+        The last block of a prefix becomes the oldest, so that a prefix is evicted from its end.
         """
         if plain:
             self.in_use -= plain

@@ -20,8 +20,11 @@ _FINEST_SECONDS = 0.0005
 
 
 class Event(NamedTuple):
-    """What happened to a request from outside: kind (token, finish, abort, reject), new tokens, when the front end
-    sends it (model's clock).
+    """What happened to a request from outside.
+
+    Attributes:
+        kind: token, finish, abort or reject.
+        at: when the front end sends it, seconds of the model's clock.
     """
 
     kind: str

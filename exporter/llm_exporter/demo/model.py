@@ -314,9 +314,7 @@ class Engine:
         return request.generated
 
     def _token_after_prefill(self, request: Request, now: float) -> None:
-        """A prefill is complete: its first (or, after a preemption, next) token exists, and it decodes from now
-        on.
-        """
+        """A prefill is complete: its first (after a preemption, next) token exists, and it decodes from now on."""
         if request.keys:
             more = self.pool.publish(request.keys, request.plain)
             request.taken += more
@@ -374,8 +372,11 @@ class Engine:
     # -- ends ------------------------------------------------------------------------------------------------
 
     def leave_batch(self, request: Request, *, keep: Sequence[int] = ()) -> None:
-        """Take a running request out of the batch and give its blocks back; `keep` are keys for the blocks it
-        computed.
+        """Take a running request out of the batch and give its blocks back.
+
+        Args:
+            request: a running one.
+            keep: keys under which the blocks that it computed stay in the cache.
         """
         del self.running[request]
         if request.state is State.DECODE:

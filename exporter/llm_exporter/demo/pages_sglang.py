@@ -1,5 +1,4 @@
-"""The /metrics page of a simulated SGLang: scheduler gauges are snapshots, token counters of the tokenizer process
-come at finish.
+"""The /metrics page of a simulated SGLang: every series moves at the moment at which the real one moves it.
 
 Refreshed at each prefill report, every 40 decode steps and when idle: running, queued, token usage, throughput. As
 work happens: realtime and effective tokens, CUDA graph passes. At the first forward: queue time. At finish (aborts

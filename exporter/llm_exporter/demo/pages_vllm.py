@@ -158,9 +158,7 @@ class VllmPage(Observer):
     # -- HTTP ------------------------------------------------------------------------------------------------
 
     def http(self, handler: str, method: str, status: str, seconds: float, request_bytes: int, response_bytes: int) -> None:
-        """An answer of the API server; `status` is grouped (2xx, 4xx, 5xx), unknown routes have the handler
-        "none".
-        """
+        """An answer of the API server: `status` 2xx, 4xx or 5xx; unknown routes have the handler "none"."""
         page = self.page
         self.http_duration.observe(seconds)
         name = (handler, method, status)

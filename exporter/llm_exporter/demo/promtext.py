@@ -188,9 +188,8 @@ class Page:
         return self._append(self._families[family], f"{name}{{{text}}}", None)[0]
 
     def new_histogram(self, family: str, labels: Mapping[str, str], bounds: Sequence[float]) -> Histogram:
-        """One more histogram in a family that grows with use: buckets, count, sum, as a single-process registry
-        writes them.
-        """
+        """One more histogram in a family that grows with use: buckets, count, sum, as single-process registries
+        do."""
         rows = []
         for bound in (*bounds, float("inf")):
             key = self.new_series(family, f"{family}_bucket", dict(sorted({**labels, "le": number_text(bound)}.items())))
@@ -222,9 +221,7 @@ class Page:
 
 
 def series_key(name: str, labels: Mapping[str, str]) -> str:
-    """How a series is addressed: its name, and its labels in the page's order unless they are the same on the whole
-    page.
-    """
+    """How a series is addressed: its name, and in the page's order the labels that tell it from others."""
     if not labels:
         return name
     return name + "{" + ",".join(f'{label}="{value}"' for label, value in labels.items()) + "}"

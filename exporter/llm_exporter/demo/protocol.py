@@ -1,13 +1,13 @@
-"""What the inference routes of both engines answer: checks of the request, and the bodies of streams and replies as
-captured from real servers.
+"""What the inference routes of both engines answer: checks of the request, bodies of streams and replies.
 
-No socket here: `server.py` sends what this module makes.
+The bodies are those captured from real servers. No socket here: `server.py` sends what this module makes.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,7 @@ class Call:
 
     Attributes:
         identity: id in the answers.
+        cached_tokens, queue_seconds, retractions: what /generate tells about the request, set once it is known.
         output_tokens: where it will end, at most `max_tokens`.
         created: unix time, whole seconds.
     """
@@ -56,6 +57,9 @@ class Call:
     created: int
     include_usage: bool = False
     continuous_usage: bool = False
+    cached_tokens: int = 0
+    queue_seconds: float = 0.0
+    retractions: int = 0
     sent: list[str] = field(default_factory=list)
 
     def usage(self) -> dict[str, Any]:
@@ -130,7 +134,7 @@ def checked(kind: str, route: str, raw: bytes, *, model: str, context_tokens: in
         max_tokens=most,
         output_tokens=most if sampling.get("ignore_eos") else min(most, natural),
         stream=stream,
-        identity=f"{prefix}{abs(hash((number, now))):0{digits}x}"[: len(prefix) + digits],
+        identity=prefix + uuid.uuid4().hex[:digits],
         number=number,
         created=int(now),
         include_usage=bool(options.get("include_usage")),
@@ -226,8 +230,9 @@ def opening(call: Call) -> list[dict[str, Any]]:
 
 
 def token_event(call: Call, finish_reason: str | None) -> list[dict[str, Any]]:
-    """The event of one more token; the last one carries the finish reason (SGLang's chat sends that in an event of
-    its own).
+    """The event of one more token; the last one carries the finish reason.
+
+    SGLang's chat sends the reason in an event of its own.
     """
     text = word(call.number, len(call.sent))
     call.sent.append(text)
@@ -272,10 +277,12 @@ def _generate_event(call: Call, finish_reason: str | None) -> dict[str, Any]:
             "finish_reason": reason,
             "prompt_tokens": len(call.tokens),
             "weight_version": "default",
-            "num_retractions": 0,
+            "num_retractions": call.retractions,
+            "queue_time": call.queue_seconds,
             "reasoning_tokens": 0,
             "completion_tokens": len(call.sent),
-            "cached_tokens": 0,
+            "cached_tokens": call.cached_tokens,
+            "cached_tokens_details": {"device": call.cached_tokens, "host": 0},
             "dp_rank": None,
         },
     }

@@ -1,5 +1,6 @@
-"""One simulated request, one engine step, and the interface of those who watch them. Times are seconds of the
-model's clock.
+"""One simulated request, one engine step, and the interface of those who watch them.
+
+Times are seconds of the model's clock.
 """
 
 from __future__ import annotations

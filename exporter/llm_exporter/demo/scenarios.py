@@ -1,5 +1,4 @@
-"""What the demo and the end-to-end tests play: load, hardware and timed changes, with the verdicts that are right
-and when.
+"""What the demo and the end-to-end tests play: load, hardware, timed changes, and the verdicts that are right.
 
 A scenario is a declaration for a pair of servers. `Phase` says from when to when a cause is really there; a verdict
 should name it within a minute of its start, and be back to what was before within a minute of its end.
@@ -47,8 +46,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """From `start` to `end` one of `causes` is what limits the server (values of `llm_bottleneck_verdict`); `never`
-    would be wrong.
+    """From `start` to `end` one of `causes` is what limits the server; one of `never` would be wrong.
+
+    Both are values of the label `cause` of `llm_bottleneck_verdict`.
     """
 
     start: float

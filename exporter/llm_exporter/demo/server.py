@@ -1,5 +1,4 @@
-"""HTTP servers of the simulated engines: the routes, headers, streams and errors of a real vLLM or SGLang, on a
-loopback port.
+"""HTTP servers of the simulated engines: routes, headers, streams and errors of a real vLLM or SGLang, on loopback.
 
 A request from outside waits, is prefilled and decoded in the same model as the simulated load, and its tokens are
 sent when the model has them.
@@ -29,6 +28,10 @@ _STREAM = "text/event-stream; charset=utf-8"
 _POLL_SECONDS = 0.25  # how often a waiting handler looks whether its client is still there
 _HEALTH_SECONDS = 20.0  # SGLang's own limit for the token that its /health asks for
 _UNCOUNTED = ("/metrics", "/health", "/load", "/ping", "/version", "/server_info")  # vLLM's http_* leaves these out
+_COUNTED_SGLANG = (
+    *("/metrics", "/health", "/health_generate", "/ready", "/model_info", "/get_model_info", "/server_info"),
+    *("/get_server_info", "/v1/loads", "/v1/models", "/flush_cache", protocol.CHAT, protocol.COMPLETIONS, protocol.GENERATE),
+)
 _ROUTES = {
     "vllm": (protocol.CHAT, protocol.COMPLETIONS),
     "sglang": (protocol.CHAT, protocol.COMPLETIONS, protocol.GENERATE),
@@ -108,6 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
         with engine.pacer.lock:
             page = engine.simulation.page
             if isinstance(page, SglangPage):
+                if path not in _COUNTED_SGLANG:
+                    return
                 if path != "/metrics":  # counted before its page was made
                     page.http_received(path, self.command)
                 page.http_answered(path, self.command, str(status))
@@ -269,6 +274,7 @@ class _Handler(BaseHTTPRequestHandler):
         while True:
             event = self._next(ticket)
             if event.kind == "token":
+                _learn(call, ticket.request)
                 protocol.token_event(call, None)
             elif event.kind == "reject":
                 refusal = protocol.busy(call.kind)
@@ -302,6 +308,7 @@ class _Handler(BaseHTTPRequestHandler):
                 begun = True
             events = [] if opened else protocol.opening(call)
             opened = True
+            _learn(call, ticket.request)
             last = len(call.sent) + 1 >= ticket.request.output_tokens
             events += protocol.token_event(call, ticket.request.finish_reason if last else None)
             if last:
@@ -338,6 +345,13 @@ def _request(call: protocol.Call, hardware: Hardware) -> Request:
         streaming=call.stream,
         route=call.route,
     )
+
+
+def _learn(call: protocol.Call, request: Request) -> None:
+    """What SGLang's /generate tells about a request, as far as it is known."""
+    call.cached_tokens = request.hit_tokens or 0
+    call.queue_seconds = (request.scheduled_at or request.queued_at) - request.queued_at
+    call.retractions = request.preemptions
 
 
 def _models(simulation: Simulation) -> dict[str, Any]:

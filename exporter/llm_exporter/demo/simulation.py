@@ -1,5 +1,4 @@
-"""One simulated server as a whole: model, page, truth, GPU and host, and the changes that a scenario makes to them
-over time.
+"""One simulated server as a whole: model, page, truth, GPU and host, and what a scenario changes in them over time.
 
 `Simulation.advance(now)` is all that drives it; `live.py` does so by the clock, tests and `recording.py` as fast as
 they can.

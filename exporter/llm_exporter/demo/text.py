@@ -1,6 +1,4 @@
-"""Text of the simulated servers: how many tokens a prompt has, which blocks of it could be shared, and what is
-answered.
-"""
+"""Text of the simulated servers: tokens of a prompt, which of its blocks could be shared, and what is answered."""
 
 from __future__ import annotations
 
