@@ -67,6 +67,14 @@ def episodes(marked: Bools, step: int, least: int, join: int = JOIN_SECONDS) -> 
 def review_events(service: Service, span: Span) -> list[Event]:
     """All episodes of the service that touch the window."""
     found = [event for index in range(len(service.targets)) for event in _of_target(service, index, span)]
+    outages = [event for event in found if event.kind == "down"]
+    # A server that was down has restarted: once is enough.
+    found = [
+        event
+        for event in found
+        if event.kind != "restarted"
+        or not any(down.target == event.target and down.start <= event.start <= down.end + JOIN_SECONDS for down in outages)
+    ]
     found += version_changes(service)
     return sorted((event for event in found if event.end > span.start and event.start < span.end), key=lambda event: event.start)
 

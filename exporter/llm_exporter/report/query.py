@@ -11,11 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
+from urllib3.poolmanager import PoolManager
 
+from llm_exporter.config.http_client import TlsConfig
+from llm_exporter.config.tls import tls_context
 from llm_exporter.errors import FetchError, UsageError
 from llm_exporter.report.wire import NotAMatrix, Series, parse_matrix
 
@@ -34,9 +38,7 @@ class Connection:
         url: base URL; a path prefix (`/prometheus`, `/select/0/prometheus`) is kept.
         matchers: label matchers without braces, added to every selector.
         headers: request headers, credentials included (`X-Scope-OrgID` for Mimir).
-        auth: user name and password for basic authentication.
-        verify: False, True or a CA file.
-        cert: client certificate, and key where it is another file.
+        tls: certificates, names and versions; None for the system's.
         request_timeout: seconds for one answer.
         deadline: seconds for all answers together.
     """
@@ -44,9 +46,7 @@ class Connection:
     url: str
     matchers: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
-    auth: tuple[str, str] | None = None
-    verify: bool | str = True
-    cert: str | tuple[str, str] | None = None
+    tls: TlsConfig | None = None
     request_timeout: float = 60.0
     deadline: float = 900.0
 
@@ -56,6 +56,30 @@ class Connection:
             raise UsageError(f"Prometheus URL {self.url.rpartition('@')[2]!r}: give http:// or https:// and a host")
         if parts.username is not None or parts.password is not None:
             raise UsageError("Prometheus URL holds a user or password: put them under report.prometheus.authorization or basic_auth")
+
+
+class _TlsAdapter(HTTPAdapter):
+    """Uses the configured TLS context and name instead of the authorities that come with requests."""
+
+    def __init__(self, tls: TlsConfig | None) -> None:
+        self._options: dict[str, Any] = {
+            "ssl_context": tls_context(tls),
+            "cert_reqs": "CERT_NONE" if tls and tls.insecure_skip_verify else "CERT_REQUIRED",
+        }
+        if tls and tls.server_name:
+            self._options |= {"server_hostname": tls.server_name, "assert_hostname": tls.server_name}
+        super().__init__(max_retries=0)
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **_: Any) -> None:
+        """Build the pool with our options (called by the base class)."""
+        self.poolmanager = PoolManager(connections, maxsize=maxsize, block=block, **self._options)
+
+    def get_connection_with_tls_context(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
+        """The pool's connection; requests would add its own authorities here."""
+        return self.poolmanager.connection_from_url(request.url)
+
+    def cert_verify(self, *_: Any, **__: Any) -> None:
+        """Nothing: the context decides."""
 
 
 class _TooMuch(Exception):
@@ -83,12 +107,8 @@ class Prometheus:
         self._session.headers.setdefault("User-Agent", "llm-exporter-report")
         if urlsplit(connection.url).hostname in LOOPBACK:
             self._session.headers["Accept-Encoding"] = "identity"  # on one machine, compression only costs
-        self._session.auth = connection.auth
-        self._session.verify = connection.verify
-        self._session.cert = connection.cert
-        adapter = HTTPAdapter(pool_maxsize=8)
-        self._session.mount("http://", adapter)
-        self._session.mount("https://", adapter)
+        self._session.trust_env = False  # no ~/.netrc that would replace the configured credentials
+        self._session.mount("https://", _TlsAdapter(connection.tls))
         self._lock = threading.Lock()
         self.answers = 0
         self.points = 0

@@ -80,7 +80,7 @@ def review(
     history: History, span: Span, zone: tzinfo, zone_name: str, *, facts: Mapping[str, TargetFacts] | None = None, currency: str | None = None
 ) -> Review:
     """Answer every question for every model that served anything in the window."""
-    reviewed = [_review_model(service, span, currency or "") for service in services(history, facts) if _seen(service, span)]
+    reviewed = [_review_model(service, span, currency) for service in services(history, facts) if _seen(service, span)]
     decide([one.regressions for one in reviewed])
     for one in reviewed:
         _conclude(one, span, zone)
@@ -101,7 +101,7 @@ def _seen(service: Service, span: Span) -> bool:
     return bool(np.isfinite(service.up[:, where]).any() or any(np.isfinite(t.values[where]).any() for t in service.traces("generation_tokens")))
 
 
-def _review_model(service: Service, span: Span, currency: str) -> ModelReview:
+def _review_model(service: Service, span: Span, currency: str | None) -> ModelReview:
     load = measure_load(service, span)
     changes = version_changes(service)
     changed_at = max((event.end for event in changes), default=None)

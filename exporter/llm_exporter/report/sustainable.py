@@ -19,7 +19,7 @@ from llm_exporter.report.load import Load
 from llm_exporter.report.slo import counts, latest, names
 from llm_exporter.report.statistics import crossing, isotonic
 
-MIN_BINS, MAX_BINS = 8, 80
+MIN_BINS, MAX_BINS = 8, 200
 MIN_WINDOWS, MIN_REQUESTS = 20, 200
 DRAWS = 400
 TAILS = (5.0, 95.0)

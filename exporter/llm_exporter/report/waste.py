@@ -18,6 +18,7 @@ from llm_exporter.report.grid import Bools, Floats, Ints
 from llm_exporter.report.load import Load
 from llm_exporter.report.statistics import split_cost
 
+NO_CURRENCY = "no report.currency is configured"
 KINDS = ("useful", "idle", "starved", "throttled")
 
 
@@ -134,20 +135,21 @@ def _shares(service: Service, index: int, gpus: float, where: Bools) -> tuple[Fl
     return split(busy, zero if starved is None else np.nan_to_num(starved), slowed.clip(0, 1)), approximate
 
 
-def review_cost(service: Service, span: Span, load: Load, ledger: Ledger, currency: str) -> Finding:
+def review_cost(service: Service, span: Span, load: Load, ledger: Ledger, currency: str | None) -> Finding:
     """Money per million tokens, with idle money on its own line."""
     keys = ("per_million_prompt_tokens", "per_million_generated_tokens", "idle")
     if ledger.spent is None or ledger.spent_idle is None:
         reason = "no gpu_cost_per_hour is configured for these targets" if ledger.finding["total"] is not None else "GPU-hours are not known"
         finding = unknown(keys, reason)
         finding.numbers["currency"] = currency
+        finding.why["currency"] = NO_CURRENCY
         return finding
     where = service.grid.within(span.start, span.end)
     computed = service.total("computed_tokens", where)
     prompt = computed if computed is not None else service.total("prompt_tokens", where)
     generated = service.total("generation_tokens", where)
     share, method = _prompt_share(service, span, load, prompt, generated)
-    finding = Finding({keys[0]: None, keys[1]: None, keys[2]: ledger.spent_idle, "currency": currency})
+    finding = Finding({keys[0]: None, keys[1]: None, keys[2]: ledger.spent_idle, "currency": currency}, {"currency": NO_CURRENCY})
     if share is None or prompt is None or generated is None:
         finding.why.update(dict.fromkeys(keys[:2], "the split between prompt and output work is not known"))
         return finding
