@@ -133,21 +133,16 @@ class Wire:
     Attributes:
         deadline: of the exchange that is going on; the owner sets it before each.
         received: bytes of the answer so far; the owner sets it to 0 before each.
+        loopback: whether the peer is this machine.
     """
 
     def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         self.sock = sock
         self.deadline = deadline
         self.received = 0
+        self.loopback = _is_loopback(sock)
         self._reader: _Reader | None = None
         self._frozen = False
-
-    @property
-    def loopback(self) -> bool:
-        """Whether the peer is this machine."""
-        with suppress(OSError, ValueError, IndexError):
-            return ipaddress.ip_address(self.sock.getpeername()[0]).is_loopback
-        return False
 
     def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
         """Shakes hands; the deadline holds for the handshake as a whole."""
@@ -206,6 +201,12 @@ class Wire:
         self._reader = None
         with suppress(OSError):
             self.sock.close()
+
+
+def _is_loopback(sock: socket.socket) -> bool:
+    with suppress(OSError, ValueError, IndexError):
+        return ipaddress.ip_address(sock.getpeername()[0]).is_loopback
+    return False
 
 
 class _Incoming(io.RawIOBase):

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
 from llm_exporter import __version__
-from llm_exporter.errors import ConfigError, FetchError
+from llm_exporter.errors import ConfigError, FetchError, SourceError
 from llm_exporter.sources.body import read_body
 from llm_exporter.sources.deadline import Deadline, Lookup, Resolver, Wire, dial
 from llm_exporter.sources.fetch_errors import from_exception, from_status
@@ -123,7 +123,7 @@ class Client:
             if self._unanswered is None or failure.reason != "timeout":
                 self.close()
             raise failure from None
-        except BaseException:
+        except BaseException:  # whatever else happens, no half-read connection is kept
             self.close()
             raise
 
@@ -228,6 +228,8 @@ class Client:
     def _current_headers(self) -> Mapping[str, str]:
         try:
             return self._headers()
+        except SourceError as error:
+            raise FetchError(error.reason, error.detail, hint=error.hint) from None
         except OSError as error:
             raise FetchError("credentials", f"a file of credentials cannot be read: {error.strerror}", hint=_FILES_HINT) from None
 

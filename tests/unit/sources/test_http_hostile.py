@@ -16,8 +16,8 @@ from llm_exporter.sources.http import Client
 
 TIMEOUT = 0.2
 PATIENT = 5.0  # for servers that answer at once
-# The deadline is kept to the wake-up of a thread; a machine under load may add some.
-SLACK = 0.5
+# The deadline is kept to the wake-up of a thread; a machine under load may add a good deal.
+SLACK = 1.5
 
 
 def failure(client: Client, *, timeout: float = PATIENT, path: str = "/metrics") -> FetchError:
@@ -83,11 +83,11 @@ def test_answers_that_cannot_be_used(handler: Handler, reason: str) -> None:
 def test_a_slow_server_ends_with_the_deadline(handler: Handler, doing: str) -> None:
     with FakeServer(handler) as server:
         client = Client(server.url)
-        error = failure(client, timeout=TIMEOUT)
+        error = failure(client, timeout=0.4)
         client.close()
     assert error.reason == "timeout"
     assert doing in error.detail
-    assert "0.2 s" in error.detail
+    assert "0.4 s" in error.detail
 
 
 def test_nothing_listens() -> None:

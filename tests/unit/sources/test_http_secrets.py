@@ -13,7 +13,7 @@ import pytest
 
 from fakes import servers as fake
 from fakes.servers import FakeServer, Handler
-from llm_exporter.errors import FetchError
+from llm_exporter.errors import FetchError, SourceError
 from llm_exporter.sources.http import Client
 from llm_exporter.sources.tls import TlsFiles
 
@@ -111,6 +111,14 @@ def test_headers_that_cannot_be_sent_are_not_repeated(headers: Callable[[], Mapp
         assert error.reason == "credentials"
         assert server.requests == []
     assert SECRET not in texts_of(error, caplog)
+
+
+def test_credentials_that_cannot_be_had_are_a_fetch_error_with_their_own_hint() -> None:
+    def headers() -> Mapping[str, str]:
+        raise SourceError("credentials", "/run/secrets/token is empty", hint="write the secret into it")
+
+    error = scrape(Client("http://127.0.0.1:1", headers=headers))
+    assert (error.reason, error.detail, error.hint) == ("credentials", "/run/secrets/token is empty", "write the secret into it")
 
 
 def test_nothing_listens_and_no_name(caplog: pytest.LogCaptureFixture) -> None:
