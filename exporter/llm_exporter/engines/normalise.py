@@ -30,17 +30,26 @@ KEPT_EXCLUSIONS = 8
 
 def detect(shape: Shape) -> str | None:
     """Engine whose metric names are on the page, by samples or by TYPE lines; None where there are none."""
+    seen = _engine_names(shape)
+    return seen.most_common(1)[0][0] if seen else None
+
+
+def _engine_names(shape: Shape) -> Counter[str]:
+    """How many names of each engine are on the page."""
     seen: Counter[str] = Counter()
     for name in chain((series.name for series in shape.series), shape.types):
         for table in TABLES.values():
             prefix = table.prefix
             if name.startswith(prefix) and name[len(prefix) : len(prefix) + 1] in (":", "_"):
                 seen[table.engine] += 1
-    return seen.most_common(1)[0][0] if seen else None
+    return seen
 
 
 def missing_engine_hint(shape: Shape) -> str:
     """What an operator can do about a good page without an engine's metrics (reason no_engine_metrics)."""
+    other = detect(shape)
+    if other:
+        return f"the page is {other}'s: correct the key engine of the target"
     names = {series.name for series in shape.series} | set(shape.types)
     if any(name.startswith(("smg_", "sgl_router_", "vllm_router")) for name in names):
         return "this is a router's page: give the addresses of the engines behind it"
@@ -136,8 +145,8 @@ class Normaliser:
     def _plan(self, shape: Shape) -> Plan | None:
         if self not in shape.plans:
             engine = detect(shape) if self._engine == "auto" else self._engine
-            found = engine is not None and detect(shape) is not None
-            shape.plans[self] = self._build(engine, compile_shape(shape, TABLES[engine]), len(shape.series)) if engine and found else None
+            known = engine is not None and _engine_names(shape)[engine] > 0
+            shape.plans[self] = self._build(engine, compile_shape(shape, TABLES[engine]), len(shape.series)) if engine and known else None
         plan: Plan | None = shape.plans[self]
         return plan
 

@@ -14,12 +14,14 @@ from operator import ne
 from typing import Any, NamedTuple
 
 from llm_exporter.errors import ParseError
-from llm_exporter.sources.exposition_lines import NUMBER, BadLineError, Series, read_comment, read_sample, refuse_after_end
+from llm_exporter.sources.exposition_lines import NUMBER, BadLineError, Comment, Series, read_comment, read_sample, refuse_after_end
 
 __all__ = ["Page", "PageParser", "Series", "Shape"]
 
 DIGITS = b"0123456789.eE+-"
 """Bytes of ordinary numbers: what else is in a value (NaN, +Inf, a blank, an underscore) is looked at more closely."""
+
+BLANK = (b"", b" ", b"\t", b"\r", b"\x0b", b"\x0c")
 
 KNOWN_SHAPES = 8
 """Shapes kept per target: several API servers behind one port answer in turn; a page that changes for ever must not fill memory."""
@@ -70,6 +72,7 @@ class PageParser:
 
     def __init__(self) -> None:
         self._memo: dict[bytes, Series] = {}
+        self._comments: dict[bytes, Comment] = {}
         self._shapes: dict[tuple[object, ...], Shape] = {}
         # The last page, as far as it can serve for the next: its lines, and per line the bytes before the value with the space
         # (None where the line is no sample, or no plain one) and the value's position.
@@ -123,7 +126,9 @@ class PageParser:
     def _whole(self, lines: list[bytes], openmetrics: bool) -> Page:
         """The page line by line. Keeps what the next page can use only when the whole page is good."""
         memo = self._memo
+        comments = self._comments if openmetrics == self._openmetrics else {}
         used: dict[bytes, Series] = {}
+        used_comments: dict[bytes, Comment] = {}
         heads: list[bytes | None] = [None] * len(lines)
         positions: list[int] = [0] * len(lines)
         series: list[Series] = []
@@ -133,12 +138,22 @@ class PageParser:
         oldest = math.inf
         ended = False
         for number, line in enumerate(lines):
-            if not line or line.isspace():
-                continue
             try:
-                refuse_after_end(ended)
-                if line.lstrip(b" \t").startswith(b"#"):
-                    ended = read_comment(line, openmetrics, types, helps)
+                start = line[:1]
+                if start in BLANK:
+                    start = line.strip()[:1]
+                    if not start:
+                        continue
+                if ended:
+                    refuse_after_end()
+                if start == b"#":
+                    comment = used_comments[line] = comments.get(line) or read_comment(line, openmetrics)
+                    if comment.kind == "TYPE":
+                        types[comment.name] = comment.text
+                    elif comment.kind == "HELP":
+                        helps[comment.name] = comment.text
+                    else:
+                        ended = comment.kind == "EOF"
                     continue
                 head, _, text = line.rpartition(b" ")
                 known = memo.get(head)
@@ -161,7 +176,7 @@ class PageParser:
         if openmetrics and not ended:
             raise ParseError("parse", "the page is OpenMetrics and does not end in # EOF: it was cut", hint="")
         shape = self._shape(tuple(series), types, helps)
-        self._memo = used
+        self._memo, self._comments = used, used_comments
         self._openmetrics = openmetrics
         page = Page(shape, values, None if oldest == math.inf else oldest)
         if page.oldest_timestamp is None:

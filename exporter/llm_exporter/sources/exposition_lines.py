@@ -7,7 +7,7 @@ for the lines that it has not seen before. Raises `BadLineError` with the reason
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 
 class BadLineError(Exception):
@@ -30,6 +30,7 @@ _GAP = re.compile(r"[ \t]+")
 _BLANKS = re.compile(r"[ \t]*")
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*|"(?:[^"\\]|\\.)*")[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,|\})')
 _QUOTED_NAME = re.compile(r'[ \t]*"((?:[^"\\]|\\.)+)"[ \t]*(,|\})')
+_QUOTED_COMMENT = re.compile(r'"((?:[^"\\]|\\.)+)"[ \t]*(.*)\Z', re.DOTALL)
 _CLOSE = re.compile(r"[ \t]*\}")
 _ESCAPES = re.compile(r'\\([\\n"])')
 _ESCAPED = re.compile(r'[\\\n"]')
@@ -50,33 +51,37 @@ def _unescape(text: str) -> str:
     return _ESCAPES.sub(lambda match: "\n" if match[1] == "n" else match[1], text) if "\\" in text else text
 
 
-def read_comment(line: bytes, openmetrics: bool, types: dict[str, str], helps: dict[str, str]) -> bool:
-    """Take up a line that begins with `#`: TYPE and HELP go into the given mappings, other comments are passed over.
+class Comment(NamedTuple):
+    """A line that begins with `#`. `kind` is "TYPE", "HELP", "EOF" (the end of an OpenMetrics page) or "" for a remark."""
 
-    Returns:
-        True for the `# EOF` that ends an OpenMetrics page.
-    """
+    kind: str
+    name: str = ""
+    text: str = ""
+
+
+REMARK = Comment("")
+
+
+def read_comment(line: bytes, openmetrics: bool) -> Comment:
+    """One line that begins with `#`."""
     text = _decoded(line).strip(" \t\r")
     if openmetrics and text == "# EOF":
-        return True
+        return Comment("EOF")
     words = _GAP.split(text[1:].lstrip(" \t"), 1)
     if len(words) < 2 or words[0] not in ("TYPE", "HELP"):
-        return False
+        return REMARK
     name, rest = _comment_name(words[1])
     if words[0] == "HELP":
-        if name:
-            helps[name] = _unescape(rest)
-        return False
+        return Comment("HELP", name, _unescape(rest)) if name else REMARK
     if not name:
         raise BadLineError("no metric name after TYPE")
     if rest not in TYPES:
         raise BadLineError(f"unknown metric type {rest!r}")
-    types[name] = rest
-    return False
+    return Comment("TYPE", name, rest)
 
 
 def _comment_name(text: str) -> tuple[str, str]:
-    quoted = re.match(r'"((?:[^"\\]|\\.)+)"[ \t]*(.*)\Z', text, re.DOTALL)
+    quoted = _QUOTED_COMMENT.match(text)
     if quoted:
         return _unescape(quoted[1]), quoted[2]
     name = _NAME.match(text)
@@ -85,10 +90,9 @@ def _comment_name(text: str) -> tuple[str, str]:
     return name[0], text[name.end() :].strip(" \t")
 
 
-def refuse_after_end(ended: bool) -> None:
+def refuse_after_end() -> NoReturn:
     """Refuse a line that stands behind `# EOF`."""
-    if ended:
-        raise BadLineError("text after # EOF")
+    raise BadLineError("text after # EOF")
 
 
 def read_sample(line: bytes, openmetrics: bool) -> tuple[Series, float, float | None, bytes | None]:

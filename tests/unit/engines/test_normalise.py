@@ -96,6 +96,13 @@ def test_name_05_a_page_without_an_engine(page: str) -> None:
     assert missing_engine_hint(shape)
 
 
+def test_a_configured_engine_is_not_read_from_another_engines_page() -> None:
+    page = 'sglang:num_running_reqs{model_name="m"} 2\n'
+    assert Target("vllm").try_read(page) is None
+    assert Target("sglang").read(page).engine == "sglang"
+    assert "sglang" in missing_engine_hint(PageParser().parse(page.encode()).shape)
+
+
 @pytest.mark.parametrize(
     ("page", "words"),
     [
