@@ -81,7 +81,7 @@ def admits(guard: WebGuard, header: str) -> bool:
         ("Basic " + base64.b64encode(b"\xff:wonderland").decode(), False),
         ("Basic " + "A" * 10_000, False),
         ("Bearer wonderland", False),
-        (f"Basic {ALICE}", False),
+        ("Basic $2b$04$7gZfhUE81HVAU7LDgxmOrOz9KQvdIlYoIoxOrAxDO8hz22Q0tpv6W", False),
     ],
 )
 def test_who_is_let_in(write: Callable[[str], Path], header: str, right: bool) -> None:

@@ -18,7 +18,7 @@ import pytest
 import trustme
 
 from llm_exporter.expose.webguard import WebGuard, wsgi_guard
-from llm_exporter.expose.webserver import WebServer
+from llm_exporter.expose.webserver import MAX_HEAD_BYTES, WebServer
 
 WORKERS = 2
 
@@ -42,8 +42,9 @@ def hello(_: Any, start: Any) -> list[bytes]:
 
 
 @contextmanager
-def serving(guard: WebGuard | None, timeout: float = 5.0) -> Iterator[int]:
-    application = hello if guard is None else wsgi_guard(hello, guard)
+def serving(guard: WebGuard | None, timeout: float = 5.0, application: Any = hello) -> Iterator[int]:
+    if guard is not None:
+        application = wsgi_guard(application, guard)
     server = WebServer(("127.0.0.1", 0), application, guard=guard, numthreads=WORKERS, max=WORKERS, timeout=timeout, shutdown_timeout=1)
     server.expiration_interval = 0.1
     server.prepare()
@@ -173,13 +174,95 @@ def test_handshakes_that_hang_disturb_nobody(guard: Callable[..., WebGuard], aut
         assert time.monotonic() - started_at < 2
 
 
-def test_silent_connections_disturb_nobody_over_plain_http() -> None:
-    with serving(None) as port, ExitStack() as open_sockets:
-        for _ in range(20 * WORKERS):
-            open_sockets.enter_context(socket.create_connection(("127.0.0.1", port)))
+HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD[:1], HEAD[:20], HEAD + HEAD[:20]], ids=["nothing", "one byte", "half a head", "one and a half"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+def test_clients_that_stop_before_the_end_of_the_head_disturb_nobody(
+    guard: Callable[..., WebGuard], authority: trustme.CA, tls: bool, sent: bytes
+) -> None:
+    context = trusting(authority) if tls else None
+    with serving(guard() if tls else None) as port, ExitStack() as open_sockets:
+        for _ in range(10 * WORKERS):
+            slow = open_sockets.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            if context is not None:
+                slow = open_sockets.enter_context(context.wrap_socket(slow, server_hostname="localhost"))
+            slow.sendall(sent)
         started_at = time.monotonic()
-        assert fetch(port, None)[0] == 200
+        assert fetch(port, context)[0] == 200
         assert time.monotonic() - started_at < 2
+
+
+def conversation(port: int, context: ssl.SSLContext | None) -> ssl.SSLSocket | socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), timeout=3)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock if context is None else context.wrap_socket(sock, server_hostname="localhost")
+
+
+def read_answers(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while data.count(b"hello") < count and (more := sock.recv(65536)):
+        data += more
+    return data
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+def test_heads_in_pieces_and_several_at_once(guard: Callable[..., WebGuard], authority: trustme.CA, tls: bool) -> None:
+    context = trusting(authority) if tls else None
+    with serving(guard() if tls else None) as port, conversation(port, context) as sock:
+        for position in range(len(HEAD)):
+            sock.sendall(HEAD[position : position + 1])
+        assert read_answers(sock, 1).startswith(b"HTTP/1.1 200")
+        sock.sendall(HEAD * 2)
+        assert read_answers(sock, 2).count(b"HTTP/1.1 200") == 2
+        sock.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n")
+        sock.sendall(b"abc")
+        assert read_answers(sock, 1).startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_is_read_whole_however_it_comes() -> None:
+    def echo(environ: Any, start: Any) -> list[bytes]:
+        body = environ["wsgi.input"].read()
+        start("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+
+    with serving(None, application=echo) as port:
+        for pieces in ([b"abc" + b"hello"], [b"abc", b"hello"], [b"", b"abchello"]):
+            with conversation(port, None) as sock:
+                sock.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\n" + pieces[0])
+                for piece in pieces[1:]:
+                    sock.sendall(piece)
+                assert read_answers(sock, 1).endswith(b"\r\n\r\nabchello")
+
+
+def test_a_head_without_end_is_refused(authority: trustme.CA) -> None:
+    with serving(None) as port, conversation(port, None) as sock:
+        answer = b""
+        try:
+            sock.sendall(b"GET / HTTP/1.1\r\nX: " + b"y" * (MAX_HEAD_BYTES - 1))
+            answer = sock.recv(65536)
+        except ConnectionError:
+            pass
+        else:
+            assert b"431" in answer
+        assert fetch(port, None)[0] == 200
+
+
+def test_a_head_that_drips_is_ended_after_the_timeout() -> None:
+    with serving(None, timeout=0.3) as port, conversation(port, None) as slow:
+        slow.settimeout(0.05)
+        started_at = time.monotonic()
+        closed = False
+        while not closed and time.monotonic() - started_at < 3:
+            try:
+                slow.sendall(b"x")
+                closed = slow.recv(1) == b""
+            except TimeoutError:
+                closed = False
+            except ConnectionError:
+                closed = True
+        assert closed
 
 
 @pytest.mark.parametrize("drip", [False, True])
