@@ -18,11 +18,11 @@ from llm_exporter.config.load import load_config
 from llm_exporter.config.model import Config
 from llm_exporter.config.secrets import credentials_headers, read_secret
 from llm_exporter.errors import SourceError, UsageError
+from llm_exporter.report.document import document
 from llm_exporter.report.finding import Span
 from llm_exporter.report.fleet import TargetFacts
 from llm_exporter.report.history import read_history
 from llm_exporter.report.markdown import summary
-from llm_exporter.report.document import document
 from llm_exporter.report.query import Connection, Prometheus
 from llm_exporter.report.recorded import STEP_SECONDS
 from llm_exporter.report.review import review
@@ -33,15 +33,24 @@ from llm_exporter.report.write import write_review
 SETTLE_SECONDS = 60.0  # rules and scrapes of the last minute must have reached the server before it is asked
 
 
-@click.command("report", help="Write the weekly capacity review: HTML, Markdown and JSON. Give --prometheus.url or --config.file; the flag wins.")
+@click.command(
+    "report", help="Write the weekly capacity review: HTML, Markdown and JSON. Give --prometheus.url or --config.file; the flag wins."
+)
 @click.option("--prometheus.url", "url", help="Base URL of Prometheus, VictoriaMetrics, Thanos or Mimir; a path prefix is kept.")
-@click.option("--config.file", "config_file", type=click.Path(path_type=Path), help="Configuration file: report.prometheus, prices, GPU counts.")
+@click.option(
+    "--config.file", "config_file", type=click.Path(path_type=Path), help="Configuration file: report.prometheus, prices, GPU counts."
+)
 @click.option("--range", "range_text", default="7d", show_default=True, help="Length of the window under review.")
 @click.option("--end", "end_text", help="End of the window, RFC 3339; now where it is missing.")
 @click.option("--start", "start_text", help="Start of the window, RFC 3339; wins over --range.")
 @click.option("--history", "history_text", default="35d", show_default=True, help="How far back load, growth and capacity look.")
 @click.option("--timezone", "timezone", help="Time zone of days and hours; that of the configuration, else UTC.")
-@click.option("--out", "out", type=click.Path(path_type=Path, file_okay=False), help="Directory to write to; <reports directory>/<end> where it is missing.")
+@click.option(
+    "--out",
+    "out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory to write to; <reports directory>/<end> where it is missing.",
+)
 @click.option("--png", is_flag=True, help="Write each plot as a PNG file too.")
 @click.option("--post-webhook", "webhook", is_flag=True, help="Post the summary to report.webhook_url_file.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -150,7 +159,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     if quiet or not sys.stderr.isatty():
         yield lambda *_: None
         return
-    from rich.console import Console  # noqa: PLC0415  # only where somebody looks
+    from rich.console import Console  # only where somebody looks
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()

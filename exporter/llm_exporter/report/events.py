@@ -1,7 +1,7 @@
 """Episodes worth a date: a replica that was down, a starved night, heat, restarts, a change of version.
 
-In: a `Service`, the window. Out: `Event`s in order of time. Called by `review.py`. Short flickers are joined and small ones dropped, so that
-the page names what a person would remember.
+In: a `Service`, the window. Out: `Event`s in order of time. Called by `review.py`. Short flickers are joined and small ones dropped, so
+that the page names what a person would remember.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import tzinfo
+from itertools import pairwise
 
 import numpy as np
 
@@ -115,7 +116,7 @@ def version_changes(service: Service) -> list[Event]:
             if trace.label("target") == target and known.size and trace.label("engine") not in {"", "unknown"}:
                 seen.append((int(known[0]), f"{trace.label('engine')} {trace.label('engine_version')}".strip()))
         seen.sort()
-        for (_, old), (first, new) in zip(seen, seen[1:], strict=False):
+        for (_, old), (first, new) in pairwise(seen):
             if new != old:
                 at = coarse.start + first * coarse.step
                 changes.append(Event("version_changed", target, at, at + coarse.step, f"{old} to {new}"))

@@ -97,13 +97,13 @@ class Service:
         counts = [self.gpus_of(name) for name in self.targets]
         if any(count is None or count <= 0 for count in counts):
             return np.ones(len(self.targets))
-        values = np.array(counts, dtype=np.float64)
-        return values / values.mean()
+        values: Floats = np.array(counts, dtype=np.float64)
+        return np.asarray(values / values.mean(), dtype=np.float64)
 
     @cached_property
     def live(self) -> Floats:
         """Weight of the targets that are up, per window."""
-        return self.weights @ self.alive
+        return np.asarray(self.weights @ self.alive, dtype=np.float64)
 
     def gpus_of(self, target: str) -> float | None:
         """GPUs of a target: as configured, else as seen."""
@@ -118,7 +118,7 @@ class Service:
     @cached_property
     def observed(self) -> Bools:
         """Windows in which every target that was up also told its tokens: the only ones fit for statistics of load."""
-        fit = self.alive.any(axis=0)
+        fit: Bools = np.asarray(self.alive.any(axis=0))
         for index, name in enumerate(self.targets):
             tokens = self.summed("generation_tokens", name)
             known = np.isfinite(tokens) if tokens is not None else np.zeros(self.grid.count, dtype=bool)

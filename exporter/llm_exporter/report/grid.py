@@ -1,7 +1,7 @@
 """Time as the review sees it: an even grid of windows in UTC, with the local hour and day of each.
 
-In: start, end, step, time zone. Out: `Grid`, passed to every analysis. A window is named by its end: value i belongs to (t[i] − step, t[i]].
-Local hour and day are those of the window's start, so a night with 23 or 25 hours has 23 or 25 hours of windows, and no more.
+In: start, end, step, time zone. Out: `Grid`, passed to every analysis. A window is named by its end: value i belongs to (t[i] − step,
+t[i]]. Local hour and day are those of the window's start, so a night with 23 or 25 hours has 23 or 25 hours of windows, and no more.
 """
 
 from __future__ import annotations

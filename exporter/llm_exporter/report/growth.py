@@ -1,7 +1,7 @@
 """When do we run out: headroom now and with one replica lost, and the trend.
 
-In: a `Service`, its `Load` and `Sustainable`. Out: headroom numbers, `Growth`. Called by `review.py` and by the coverage study. The trend is
-Theil–Sen over daily 95th percentiles freed of the weekday pattern; its interval is widened by the autocorrelation of what is left.
+In: a `Service`, its `Load` and `Sustainable`. Out: headroom numbers, `Growth`. Called by `review.py` and by the coverage study. The trend
+is Theil–Sen over daily 95th percentiles freed of the weekday pattern; its interval is widened by the autocorrelation of what is left.
 Under 14 days there is no forecast. Capacity that is only known from below gives no date.
 """
 
@@ -143,7 +143,8 @@ def review_growth(service: Service, load: Load, capacity: Sustainable) -> Growth
     basis = (
         f"Theil–Sen over {days.size} daily 95th percentiles"
         + (", weekday pattern taken out" if history >= WEEKDAY_DAYS else " against the same weekday a week before")
-        + f"; 90 % interval, widened for an autocorrelation of {trend.r1:.2f} between neighbouring days. A straight line: it knows of no launch."
+        + f"; 90 % interval, widened for an autocorrelation of {trend.r1:.2f} between neighbouring days. "
+        "A straight line: it knows of no launch."
     )
     return Growth(Finding(dict(numbers), why, basis), days, daily, trend)
 
@@ -166,11 +167,15 @@ def _weeks(numbers: dict[str, float | int | None], load: Load, capacity: Sustain
         if value <= HORIZON_WEEKS:
             numbers[name] = value
         elif name == "weeks_upper":
-            why[name] = "no exhaustion within the horizon at 90 %: the lower bound of the growth is not above 0, or capacity has no upper bound"
+            why[name] = (
+                "no exhaustion within the horizon at 90 %: the lower bound of the growth is not above 0, or capacity has no upper bound"
+            )
             if math.isfinite(value):
                 why[name] = f"beyond {HORIZON_WEEKS:.0f} weeks"
         else:
-            why[name] = "load does not grow" if math.isinf(value) else f"beyond {HORIZON_WEEKS:.0f} weeks: this history says nothing about it"
+            why[name] = (
+                "load does not grow" if math.isinf(value) else f"beyond {HORIZON_WEEKS:.0f} weeks: this history says nothing about it"
+            )
     return why
 
 

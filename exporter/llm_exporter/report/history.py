@@ -236,6 +236,6 @@ def _spans(prometheus: Prometheus, history: History) -> list[tuple[int, int, boo
         spans.append((stop + STEP_SECONDS, grid.end, False))
     if len(spans) > 1:
         history.warnings.append(
-            f"Recording rules cover {stamp(begin)} to {stamp(stop)}; the rest was computed from raw metrics, which is slower for the server."
+            f"Recording rules cover {stamp(begin)} to {stamp(stop)}; the rest was computed from raw metrics, which is slower."
         )
     return spans

@@ -2,7 +2,8 @@
 
 In: a `Service`, the window. Out: `Load` (work per second in each window, its unit, the profile by hour of week). Called by `review.py`;
 the capacity and growth analyses build on it. Work is GPU-seconds where GPU readings explain it (α per computed prompt token, β per output
-token, non-negative least squares), else tokens. It is *offered* work: what queued up or was turned away counts when it came, not when it was done.
+token, non-negative least squares), else tokens. It is *offered* work: what queued up or was turned away counts when it came, not when it
+was done.
 """
 
 from __future__ import annotations
@@ -83,20 +84,21 @@ def token_cost(prompt: Floats, generated: Floats, busy: Floats) -> Cost | None:
     fit = np.isfinite(prompt) & np.isfinite(generated) & np.isfinite(busy) & (prompt + generated > 0)
     if fit.sum() < MIN_FIT_WINDOWS:
         return None
-    tokens = np.column_stack([prompt[fit], generated[fit]])
-    scale = tokens.max(axis=0)
+    tokens: Floats = np.column_stack([prompt[fit], generated[fit]])
+    scale: Floats = np.asarray(tokens.max(axis=0), dtype=np.float64)
     if (scale <= 0).any():
         return None
     y = busy[fit]
     spread = float(((y - y.mean()) ** 2).sum())
     if spread <= 0:
         return None
-    solution, residual = optimize.nnls(tokens / scale, y)
+    solution, residual = optimize.nnls(np.asarray(tokens / scale), y)
     r2 = 1 - residual**2 / spread
     if r2 < MIN_R2 or not solution.any():
         return None
     correlation = float(np.corrcoef(tokens.T)[0, 1])
-    return Cost(*(solution / scale), r2=r2, separable=bool(abs(correlation) < MAX_CORRELATION and solution.all()), n=int(fit.sum()))
+    per_prompt, per_generated = (float(value) for value in np.asarray(solution / scale))
+    return Cost(per_prompt, per_generated, float(r2), bool(abs(correlation) < MAX_CORRELATION and solution.all()), int(fit.sum()))
 
 
 def measure_load(service: Service, span: Span) -> Load:
@@ -179,7 +181,8 @@ def _describe(service: Service, span: Span, load: Load) -> None:
     basis = f"{n:,} five-minute means in {span.hours:.0f} h; peak is their 99th percentile. "
     if load.cost is not None:
         basis += (
-            f"Work in GPU-seconds: {load.cost.per_prompt * 1e6:.3g} µs per computed prompt token, {load.cost.per_generated * 1e6:.3g} µs per "
+            f"Work in GPU-seconds (1 GPU-s/s keeps one GPU busy): {load.cost.per_prompt * 1e6:.3g} µs per computed prompt token, "
+            f"{load.cost.per_generated * 1e6:.3g} µs per "
             f"output token (non-negative least squares over {load.cost.n:,} windows, R² {load.cost.r2:.2f}"
             + ("" if load.cost.separable else "; the two cannot be told apart, their sum can")
             + ")."

@@ -1,6 +1,7 @@
 """Plots of the review as PNG: readable without colour, in print and on a small screen.
 
-In: `ModelReview`. Out: PNG bytes by plot name. Called by `write.py`. Lines differ by style and bars by hatch; no global state of matplotlib is used.
+In: `ModelReview`. Out: PNG bytes by plot name. Called by `write.py`. Lines differ by style and bars by hatch; no global state of
+matplotlib is used.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from llm_exporter.report.waste import KINDS
 
 DPI = 130
 INK, MIDDLE, PALE, ACCENT = "#1b1b1b", "#6f6f6f", "#c9c9c9", "#0b5394"
-STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "hatch.linewidth": 0.6, "path.simplify": True}
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.6,
+    "path.simplify": True,
+}
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 HATCHES = {"useful": "", "idle": "..", "starved": "////", "throttled": "xxxx"}
 FILLS = {"useful": "#4a4a4a", "idle": "#ffffff", "starved": "#bdbdbd", "throttled": "#8fb3d9"}
@@ -30,7 +38,12 @@ FILLS = {"useful": "#4a4a4a", "idle": "#ffffff", "starved": "#bdbdbd", "throttle
 
 def draw(one: ModelReview, review: Review) -> dict[str, bytes]:
     """All plots that this model has data for."""
-    makers: dict[str, Callable[[Any, ModelReview, Review], bool]] = {"week": _week, "capacity": _capacity, "history": _history, "ledger": _ledger}
+    makers: dict[str, Callable[[Any, ModelReview, Review], bool]] = {
+        "week": _week,
+        "capacity": _capacity,
+        "history": _history,
+        "ledger": _ledger,
+    }
     plots = {}
     with rc_context(STYLE):
         for name, maker in makers.items():
@@ -45,7 +58,7 @@ def draw(one: ModelReview, review: Review) -> dict[str, bytes]:
 
 
 def _legend(axes: Any) -> None:
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, fontsize=8.5, handlelength=3, borderaxespad=0.2, columnspacing=1.5)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, fontsize=8.5, handlelength=2.6, borderaxespad=0.2, columnspacing=1.2)
 
 
 def _limit(axes: Any, one: ModelReview) -> None:
@@ -53,7 +66,7 @@ def _limit(axes: Any, one: ModelReview) -> None:
     found = one.sustainable.finding
     if found["value"] is None:
         return
-    label = "at least sustainable" if found["censored"] else "sustainable, 90 % interval"
+    label = "at least" if found["censored"] else "sustainable"
     axes.axhline(found["value"], color=INK, linestyle=":", linewidth=1.6, label=label)
     if found["lower"] is not None and found["upper"] is not None:
         axes.axhspan(found["lower"], found["upper"], facecolor="none", edgecolor=MIDDLE, hatch="////", linewidth=0)
@@ -87,7 +100,9 @@ def _capacity(axes: Any, one: ModelReview, _: Review) -> bool:
     if fit is None or not fit.load.size or one.sustainable.objective is None:
         return False
     limit = 100 * (1 - one.sustainable.objective)
-    axes.plot(fit.load, 100 * fit.slow, linestyle="none", marker="o", markersize=3.2, markerfacecolor="none", color=MIDDLE, label="load bins")
+    axes.plot(
+        fit.load, 100 * fit.slow, linestyle="none", marker="o", markersize=3.2, markerfacecolor="none", color=MIDDLE, label="load bins"
+    )
     axes.plot(fit.load, 100 * fit.fitted, color=ACCENT, linewidth=1.5, label="never-falling fit")
     axes.axhline(limit, color=INK, linestyle="--", linewidth=1.1, label=f"SLO: {limit:g} % slow")
     if fit.value is not None:
@@ -118,20 +133,22 @@ def _history(axes: Any, one: ModelReview, review: Review) -> bool:
     hourly = _hourly_mean(one.load.offered)
     x = grid.start + 3600 * (np.arange(hourly.size) + 0.5)
     axes.axvspan(review.span.start, review.span.end, color="#ececec", linewidth=0)
-    axes.plot(x, hourly, color=MIDDLE, linewidth=0.8, label="load, hourly (grey ground: this review)")
+    axes.plot(x, hourly, color=MIDDLE, linewidth=0.8, label="hourly (grey: this review)")
     growth = one.growth
     if growth.days.size:
         noon = np.array([_noon(day, review.zone) for day in growth.days])
-        axes.plot(noon, growth.daily, linestyle="none", marker="s", markersize=3, color=INK, label="daily 95th percentile")
+        axes.plot(noon, growth.daily, linestyle="none", marker="s", markersize=3, color=INK, label="95th percentile of the day")
         if growth.trend is not None:
             line = growth.trend.level + growth.trend.slope * (growth.days - growth.days[-1])
-            axes.plot(noon, line, color=ACCENT, linestyle="--", linewidth=1.6, label="trend")
+            axes.plot(noon, line, color=ACCENT, linestyle="--", linewidth=1.6, label="trend, weekdays evened out")
     _limit(axes, one)
     first = datetime.fromtimestamp(grid.start, review.zone).date()
     mondays = [first + timedelta(days=(7 - first.weekday()) % 7 + 7 * week) for week in range(60)]
-    ticks = [at for at in (datetime(day.year, day.month, day.day, tzinfo=review.zone).timestamp() for day in mondays) if at <= grid.end]
-    if not ticks:
-        ticks = [grid.start, grid.end]
+    ticks = [
+        at for at in (datetime(day.year, day.month, day.day, tzinfo=review.zone).timestamp() for day in mondays) if at <= grid.end - 86_400
+    ]
+    if len(ticks) < 2:
+        ticks = [grid.start, grid.end - 86_400]
     axes.set_xticks(ticks, [datetime.fromtimestamp(at, review.zone).strftime("%a %d %b") for at in ticks])
     axes.set_xlim(grid.start, grid.end)
     axes.set_ylim(bottom=0)
@@ -157,6 +174,7 @@ def _ledger(axes: Any, one: ModelReview, _: Review) -> bool:
         base = base + hours
     every = max(1, ledger.days.size // 10)
     axes.set_xticks(x[::every], [date.fromordinal(int(day)).strftime("%a %d %b") for day in ledger.days[::every]])
+    axes.set_ylim(0, 1.04 * max(1e-9, float(base.max())))
     axes.set_ylabel("GPU-hours a day")
     _legend(axes)
     return True

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from llm_exporter.report.fleet import Service, add
 from llm_exporter.report.finding import Span
+from llm_exporter.report.fleet import Service, add
 from llm_exporter.report.grid import Floats, Ints, stamp
 from llm_exporter.report.load import Load
 from llm_exporter.report.statistics import hodges_lehmann, lag_one, quantiles_by_row, rank_test

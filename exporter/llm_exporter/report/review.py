@@ -1,7 +1,7 @@
 """The whole review: from a history to answers per model.
 
-In: `History`, the window, what the configuration knows. Out: `Review`, read by `document.py`, `html.py` and `markdown.py`. Called by the command
-`report`. One model that cannot be judged never disturbs another.
+In: `History`, the window, what the configuration knows. Out: `Review`, read by `document.py`, `html.py` and `markdown.py`. Called by the
+command `report`. One model that cannot be judged never disturbs another.
 """
 
 from __future__ import annotations
@@ -77,13 +77,19 @@ class Review:
 
 
 def review(
-    history: History, span: Span, zone: tzinfo, zone_name: str, *, facts: Mapping[str, TargetFacts] | None = None, currency: str | None = None
+    history: History,
+    span: Span,
+    zone: tzinfo,
+    zone_name: str,
+    *,
+    facts: Mapping[str, TargetFacts] | None = None,
+    currency: str | None = None,
 ) -> Review:
     """Answer every question for every model that served anything in the window."""
     reviewed = [_review_model(service, span, currency) for service in services(history, facts) if _seen(service, span)]
     decide([one.regressions for one in reviewed])
     for one in reviewed:
-        _conclude(one, span, zone)
+        _conclude(one, zone)
     warnings = list(history.warnings)
     coverage = _coverage(history, span)
     if coverage is not None and coverage < MIN_COVERAGE:
@@ -98,7 +104,9 @@ def review(
 
 def _seen(service: Service, span: Span) -> bool:
     where = service.grid.within(span.start, span.end)
-    return bool(np.isfinite(service.up[:, where]).any() or any(np.isfinite(t.values[where]).any() for t in service.traces("generation_tokens")))
+    return bool(
+        np.isfinite(service.up[:, where]).any() or any(np.isfinite(t.values[where]).any() for t in service.traces("generation_tokens"))
+    )
 
 
 def _review_model(service: Service, span: Span, currency: str | None) -> ModelReview:
@@ -135,7 +143,7 @@ def _review_model(service: Service, span: Span, currency: str | None) -> ModelRe
     )
 
 
-def _conclude(one: ModelReview, span: Span, zone: tzinfo) -> None:
+def _conclude(one: ModelReview, zone: tzinfo) -> None:
     """Headlines and recommendations, once it is known which regressions count."""
     one.headlines = list(_headlines(one, zone))
     facts = one.facts
@@ -162,19 +170,19 @@ def _headlines(one: ModelReview, zone: tzinfo) -> list[Headline]:
     growth = one.growth.finding.numbers
     if growth["lower"] is not None and (growth["lower"] > 0 or growth["upper"] < 0) and abs(growth["per_week_ratio"]) >= MIN_GROWTH_RATIO:
         word = "grows" if growth["lower"] > 0 else "shrinks"
-        text = f"Load {word} by {100 * abs(growth['per_week_ratio']):.1f} % a week ({100 * growth['lower']:.1f} to {100 * growth['upper']:.1f} %)."
-        found.append(Headline("growth", text))
+        bounds = f"{100 * growth['lower']:.1f} to {100 * growth['upper']:.1f} %"
+        found.append(Headline("growth", f"Load {word} by {100 * abs(growth['per_week_ratio']):.1f} % a week ({bounds})."))
     ratio = one.load.weekend_ratio
     if ratio is not None and not WEEKEND_LOWER <= ratio <= WEEKEND_HIGHER:
         found.append(Headline("weekend", f"Week-ends carry {100 * ratio:.0f} % of the load of weekdays."))
-    for change in one.regressions.found:
-        found.append(
-            Headline(
-                "regression",
-                f"{change.metric} is {100 * abs(change.shift_ratio):.0f} % worse than the week before (shift {change.shift:+.3g}, "
-                f"p {change.p_value:.1g}, {change.pairs} matched hours), since about {local(change.since, zone)}.",
-            )
+    found += [
+        Headline(
+            "regression",
+            f"{change.metric} is {100 * abs(change.shift_ratio):.0f} % worse than the week before (shift {change.shift:+.3g}, "
+            f"p {change.p_value:.1g}, {change.pairs} matched hours), since about {local(change.since, zone)}.",
         )
+        for change in one.regressions.found
+    ]
     return found + [Headline(event.kind, event.sentence(zone)) for event in one.events]
 
 
@@ -219,5 +227,7 @@ def _renamed(reviewed: list[ModelReview], span: Span, zone: tzinfo) -> list[str]
                 ended, began = int(last[old]), int(first[new])
                 if old != new and began > 0 and ended < grid.count - 1 and abs(began - ended) <= 12 and grid.times[ended] > span.start:
                     at = local(int(grid.times[ended]), zone)
-                    found.append(f"{one.service.model}: target {names[old]} ended and {names[new]} began at {at}: taken as renamed, not as lost.")
+                    found.append(
+                        f"{one.service.model}: target {names[old]} ended and {names[new]} began at {at}: taken as renamed, not as lost."
+                    )
     return found

@@ -1,10 +1,10 @@
 """When a review is due, and which window it covers. Pure: no clock, no thread, no scheduler.
 
-In: the crontab and time zone of the configuration, the end of the last review, a moment. Out: `Run`, and the command line of the child process.
-Called by `daemon/schedule.py`, which owns the scheduler. Windows reach from one scheduled moment to the next, so they join without gap or
-overlap whatever the clocks do: a week with a change has 167 or 169 hours. A local time that the clocks skip runs as many minutes later
-as they skip (03:30 at 04:30); one that comes twice runs the first time. Runs that were missed are made up by one, from the end of the
-last review.
+In: the crontab and time zone of the configuration, the end of the last review, a moment. Out: `Run`, and the command line of the child
+process. Called by `daemon/schedule.py`, which owns the scheduler. Windows reach from one scheduled moment to the next, so they join
+without gap or overlap whatever the clocks do: a week with a change has 167 or 169 hours. A local time that the clocks skip runs as many
+minutes later as they skip (03:30 at 04:30); one that comes twice runs the first time. Runs that were missed are made up by one, from the
+end of the last review.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The formulas of the review, each as small as its worked example.
 
-In: plain numbers and arrays. Out: the same. Called by the analyses; holds no knowledge of metrics. Where scipy has the estimator, scipy does
-the work. Formulas with their sources and traps are explained in docs/capacity-method.md.
+In: plain numbers and arrays. Out: the same. Called by the analyses; holds no knowledge of metrics. Where scipy has the estimator, scipy
+does the work. Formulas with their sources and traps are explained in docs/capacity-method.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The review in words: sections in a reader's order, made once and rendered as HTML and as Markdown.
 
-In: `Review`. Out: `Section`s of plain sentences and tables. Called by `html.py` and `markdown.py`. A number that is unknown is told with its reason.
+In: `Review`. Out: `Section`s of plain sentences and tables. Called by `html.py` and `markdown.py`. A number that is unknown is told with
+its reason.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def percent(value: float | None, digits: int = 0) -> str:
     """A ratio as per cent."""
-    return "unknown" if value is None else f"{100 * value:.{digits}f} %"
+    if value is None:
+        return "unknown"
+    text = f"{100 * value:.{digits}f}"
+    return f"{'0' if float(text) == 0 else text}\N{NO-BREAK SPACE}%"
 
 
 def reason(finding: Finding, key: str) -> str:
@@ -107,7 +111,7 @@ def overview(review: Review) -> Table:
                 one.service.model or "(no model name)",
                 percent(slo["good_ratio"], 2) if slo else "no SLO",
                 percent(slo["budget_left_ratio"]) if slo else "–",
-                f"{number(one.load.finding.numbers.get('peak'))} {unit(one)}",
+                f"{number(one.load.finding.numbers.get('peak'))}\N{NO-BREAK SPACE}{unit(one)}",
                 f"≥ {sustainable}" if capacity["censored"] else sustainable,
                 percent(one.headroom["headroom_ratio"]),
                 percent(one.headroom["headroom_one_replica_lost_ratio"]),
@@ -140,7 +144,8 @@ def _slo(one: ModelReview, review: Review) -> Section:
         )
         if found["worst_hour"] is not None:
             worst = datetime.fromisoformat(found["worst_hour"]).timestamp()
-            line += f" The worst hour began {local(worst, review.zone)}; the worst five hours hold {percent(slo.worst_share)} of the slow requests."
+            line += f" The worst hour began {local(worst, review.zone)}; "
+            line += f"the worst five hours hold {percent(slo.worst_share)} of the slow requests."
         if len(slo.by_target) > 1:
             line += " Slow by replica: " + ", ".join(f"{name} {percent(share, 2)}" for name, share in slo.by_target.items()) + "."
         section.lines.append(line)
@@ -179,7 +184,9 @@ def _capacity(one: ModelReview) -> Section:
         section.lines.append(f"At least {number(capacity['value'])} {unit(one)}: the SLO never broke, and nothing is extrapolated.")
     else:
         upper = number(capacity["upper"]) if capacity["upper"] is not None else f"unknown ({reason(capacity, 'upper')})"
-        section.lines.append(f"Sustainable at the SLO: {number(capacity['value'])} {unit(one)} (from {number(capacity['lower'])} to {upper}).")
+        section.lines.append(
+            f"Sustainable at the SLO: {number(capacity['value'])} {unit(one)} (from {number(capacity['lower'])} to {upper})."
+        )
     for key, words in (("headroom_ratio", "Headroom at peak"), ("headroom_one_replica_lost_ratio", "With one replica lost")):
         value = headroom[key]
         section.lines.append(f"{words}: {percent(value)}." if value is not None else f"{words}: unknown ({reason(headroom, key)}).")
@@ -195,7 +202,8 @@ def _runway(one: ModelReview) -> Section:
         section.lines.append(f"No forecast: {reason(growth, 'per_week_ratio')}.")
     else:
         section.lines.append(
-            f"Load changes by {percent(growth['per_week_ratio'], 1)} a week (from {percent(growth['lower'], 1)} to {percent(growth['upper'], 1)})."
+            f"Load changes by {percent(growth['per_week_ratio'], 1)} a week "
+            f"(from {percent(growth['lower'], 1)} to {percent(growth['upper'], 1)})."
         )
         weeks, lower, upper = growth["weeks_to_exhaustion"], growth["weeks_lower"], growth["weeks_upper"]
         if weeks is not None and weeks <= 0:
@@ -213,16 +221,21 @@ def _runway(one: ModelReview) -> Section:
 
 def _waste(one: ModelReview) -> Section:
     hours = one.ledger.finding
-    section = Section("What did we waste?", [], basis=[text for text in (hours.basis, one.prefix_cache.basis, one.kv_cache.basis, one.cost.basis) if text])
+    section = Section(
+        "What did we waste?", [], basis=[text for text in (hours.basis, one.prefix_cache.basis, one.kv_cache.basis, one.cost.basis) if text]
+    )
     if hours["total"] is None:
         section.lines.append(f"GPU-hours: unknown ({reason(hours, 'total')}).")
     else:
         beyond = max(0.0, hours["idle"] - one.ledger.reserve)
         section.lines.append(
-            f"Of {number(hours['total'])} GPU-hours, {number(hours['useful'])} were useful; idle beyond the reserve of one replica: {number(beyond)}."
+            f"Of {number(hours['total'])} GPU-hours, {number(hours['useful'])} were useful; "
+            f"idle beyond the reserve of one replica: {number(beyond)}."
         )
         shares = [hours[kind] / hours["total"] for kind in KINDS]
-        section.table = Table(["GPU-hours", "hours", "share"], [[k, number(hours[k]), percent(s, 1)] for k, s in zip(KINDS, shares, strict=True)], shares)
+        section.table = Table(
+            ["GPU-hours", "hours", "share"], [[k, number(hours[k]), percent(s, 1)] for k, s in zip(KINDS, shares, strict=True)], shares
+        )
         section.plots.append(("ledger", "GPU-hours by day: useful, idle, starved, throttled"))
     cost = one.cost
     if cost["idle"] is None:
@@ -231,7 +244,8 @@ def _waste(one: ModelReview) -> Section:
         money = cost["currency"] or ""
         section.lines.append(
             f"Cost: {number(cost['per_million_prompt_tokens'])} {money} per million computed prompt tokens, "
-            f"{number(cost['per_million_generated_tokens'])} {money} per million output tokens; idle hours cost {number(cost['idle'])} {money}."
+            f"{number(cost['per_million_generated_tokens'])} {money} per million output tokens; "
+            f"idle hours cost {number(cost['idle'])} {money}."
         )
     hit = one.prefix_cache
     if hit["hit_ratio"] is None:
@@ -242,7 +256,9 @@ def _waste(one: ModelReview) -> Section:
         section.lines.append(f"Prefix cache: {percent(hit['hit_ratio'])} of the looked-up tokens were hits; {told}.")
     kv = one.kv_cache
     again = "" if one.facts.preemption_waste is None else f" ({percent(one.facts.preemption_waste, 1)} of prefill work done twice)"
-    section.lines.append(f"KV cache: {percent(kv['usage_p95_ratio'])} used (95th percentile); {number(kv['preemptions'])} preemptions{again}.")
+    section.lines.append(
+        f"KV cache: {percent(kv['usage_p95_ratio'])} used (95th percentile); {number(kv['preemptions'])} preemptions{again}."
+    )
     return section
 
 
@@ -253,7 +269,14 @@ def _changes(one: ModelReview) -> Section:
         section.lines.append("No significant regression." if one.regressions.comparisons else "Regressions: not testable.")
     if one.regressions.comparisons:
         rows = [
-            [c.metric, f"{c.shift:+.3g}", f"{100 * c.shift_ratio:+.1f} %", f"{c.p_value:.2g}", str(c.pairs), "yes" if c in one.regressions.found else "no"]
+            [
+                c.metric,
+                f"{c.shift:+.3g}",
+                f"{100 * c.shift_ratio:+.1f} %",
+                f"{c.p_value:.2g}",
+                str(c.pairs),
+                "yes" if c in one.regressions.found else "no",
+            ]
             for c in one.regressions.comparisons
         ]
         section.table = Table(["Against the week before", "shift", "shift", "p", "hours", "counts"], rows)
@@ -274,7 +297,9 @@ def _limits(one: ModelReview) -> Section:
 def _actions(one: ModelReview) -> Section:
     section = Section("What to do?", [])
     for advice in one.recommendations:
-        section.lines.append(f"{advice['rank']}. {advice['action']} Because: {'; '.join(advice['because']).rstrip('.')}. Gain: {advice['gain']}.")
+        section.lines.append(
+            f"{advice['rank']}. {advice['action']} Because: {'; '.join(advice['because']).rstrip('.')}. Gain: {advice['gain']}."
+        )
     if not one.recommendations:
         section.lines.append("Nothing: no rule matched.")
     else:

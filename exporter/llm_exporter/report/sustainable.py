@@ -76,7 +76,11 @@ def fit_capacity(load: Floats, good: Floats, requests: Floats, day: Ints, object
     order = np.argsort(load, kind="stable")
     edges = _bins(requests[order], n)
     if edges is None:
-        return Fit(None, n_windows=n, reason=f"needs {MIN_BINS} load bins of {MIN_WINDOWS} windows and {MIN_REQUESTS} requests; there are {n} windows")
+        return Fit(
+            None,
+            n_windows=n,
+            reason=f"needs {MIN_BINS} load bins of {MIN_WINDOWS} windows and {MIN_REQUESTS} requests; there are {n} windows",
+        )
     bins = edges.size - 1
     bin_of = np.empty(n, dtype=np.int64)
     bin_of[order] = np.repeat(np.arange(bins), np.diff(edges))
@@ -84,7 +88,8 @@ def fit_capacity(load: Floats, good: Floats, requests: Floats, day: Ints, object
     cell = day_index * bins + bin_of
 
     def table(weights: Floats) -> Floats:
-        return np.bincount(cell, weights=weights, minlength=days.size * bins).reshape(days.size, bins)
+        sums: Floats = np.bincount(cell, weights=weights, minlength=days.size * bins).astype(np.float64)
+        return sums.reshape(days.size, bins)
 
     asked, slow, loads = table(requests), table(requests - good), table(load * requests)
     x, bad, fitted = _curve(asked.sum(0), slow.sum(0), loads.sum(0))
@@ -161,7 +166,7 @@ def review_sustainable(service: Service, load: Load, changed_at: int | None) -> 
         return Sustainable(finding)
     best = min(candidates, key=_order)
     best.weight_now = weight_now(service)
-    _describe(service, load, best, int(usable.sum()), changed_at)
+    _describe(service, load, best, changed_at)
     return best
 
 
@@ -194,7 +199,7 @@ def weight_now(service: Service) -> float:
     return float(np.median(known)) if known.size else 0.0
 
 
-def _describe(service: Service, load: Load, best: Sustainable, usable: int, changed_at: int | None) -> None:
+def _describe(service: Service, load: Load, best: Sustainable, changed_at: int | None) -> None:
     fit, weight = best.fit, best.weight_now
     assert fit is not None
     numbers = {
@@ -213,12 +218,12 @@ def _describe(service: Service, load: Load, best: Sustainable, usable: int, chan
         why["upper"] = "in more than 5 % of the draws of days the SLO never broke"
     days = np.unique(service.grid.day[np.isfinite(load.offered)]).size if load.offered is not None else 0
     basis = (
-        f"SLO {best.slo} at {100 * (best.objective or 0):g} %; {fit.n_windows:,} five-minute windows of {days} days in {fit.load.size} load bins, "
-        f"slow share fitted by isotonic regression; 90 % interval from {DRAWS} draws of whole days. Load per live replica, "
-        f"times {weight:g} replica{'s' if weight != 1 else ''} now. Windows with restarts, throttling, starvation or a draining backlog are left out."
+        f"SLO {best.slo} at {100 * (best.objective or 0):g} %; {fit.n_windows:,} five-minute windows of {days} days "
+        f"in {fit.load.size} load bins, slow share fitted by isotonic regression; 90 % interval from {DRAWS} draws of whole days. "
+        f"Load per live replica, "
+        f"times {weight:g} replica{'s' if weight != 1 else ''} now. Windows with restarts, throttling, starvation or a draining "
+        "backlog are left out."
     )
     if changed_at is not None:
         basis += " Only windows since the last change of version are used."
     best.finding = Finding(numbers, why, basis)
-
-

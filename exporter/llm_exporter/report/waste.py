@@ -1,8 +1,8 @@
 """Where the GPU-hours and the money went.
 
-In: a `Service`, the window, its `Load`. Out: `Ledger` and cost. Called by `review.py`. Each five-minute window of each target is split into four
-parts that add up: starved (not busy while called starved), throttled (busy but slowed by heat or a brake), idle (the rest of not busy),
-useful (the rest of busy).
+In: a `Service`, the window, its `Load`. Out: `Ledger` and cost. Called by `review.py`. Each five-minute window of each target is split
+into four parts that add up: starved (not busy while called starved), throttled (busy but slowed by heat or a brake), idle (the rest of
+not busy), useful (the rest of busy).
 """
 
 from __future__ import annotations
@@ -101,7 +101,11 @@ def review_waste(service: Service, span: Span) -> Ledger:
         ledger.spent, ledger.spent_idle = (float(sum(column)) for column in zip(*prices, strict=True))
     ledger.finding.basis = (
         f"{100 * known_hours / whole:.1f} % of the hours were observed, the rest is taken to be alike. "
-        + ("Without GPU readings a GPU counts as busy while requests run. " if ledger.approximate else "Busy is the active share of the GPU. ")
+        + (
+            "Without GPU readings a GPU counts as busy while requests run. "
+            if ledger.approximate
+            else "Busy is the active share of the GPU. "
+        )
         + f"Idle holds {ledger.reserve:,.0f} h that the loss of one replica needs, and {ledger.down:,.0f} h of servers that were down."
     )
     return ledger
@@ -139,7 +143,9 @@ def review_cost(service: Service, span: Span, load: Load, ledger: Ledger, curren
     """Money per million tokens, with idle money on its own line."""
     keys = ("per_million_prompt_tokens", "per_million_generated_tokens", "idle")
     if ledger.spent is None or ledger.spent_idle is None:
-        reason = "no gpu_cost_per_hour is configured for these targets" if ledger.finding["total"] is not None else "GPU-hours are not known"
+        reason = (
+            "no gpu_cost_per_hour is configured for these targets" if ledger.finding["total"] is not None else "GPU-hours are not known"
+        )
         finding = unknown(keys, reason)
         finding.numbers["currency"] = currency
         finding.why["currency"] = NO_CURRENCY
@@ -162,9 +168,7 @@ def review_cost(service: Service, span: Span, load: Load, ledger: Ledger, curren
     return finding
 
 
-def _prompt_share(
-    service: Service, span: Span, load: Load, prompt: float | None, generated: float | None
-) -> tuple[float | None, str]:
+def _prompt_share(service: Service, span: Span, load: Load, prompt: float | None, generated: float | None) -> tuple[float | None, str]:
     """Part of the work that prompts are, and by which method."""
     if load.cost is not None and load.cost.separable and prompt and generated:
         work = load.cost.per_prompt * prompt

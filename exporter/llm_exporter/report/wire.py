@@ -1,7 +1,7 @@
 """A matrix answer of the Prometheus HTTP API, turned into numpy arrays without a Python object per point.
 
-In: the body as bytes. Out: `Series` (labels, times, values). Called by `query.py`. The fast way walks over the compact form that Prometheus,
-VictoriaMetrics, Thanos and Mimir write (`{"metric":{…},"values":[[t,"v"],…]}`); whatever does not fit it takes `json.loads`.
+In: the body as bytes. Out: `Series` (labels, times, values). Called by `query.py`. The fast way walks over the compact form that
+Prometheus, VictoriaMetrics, Thanos and Mimir write (`{"metric":{…},"values":[[t,"v"],…]}`); whatever does not fit it takes `json.loads`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _slow(body: bytes) -> Iterator[Series]:
     try:
         answer: Any = json.loads(body)
         if answer["status"] != "success" or answer["data"]["resultType"] != "matrix":
-            raise NotAMatrix("not a matrix")
+            raise NotAMatrix("not a matrix")  # noqa: TRY301  # one way out for every misfit
         for row in answer["data"]["result"]:
             pairs = row.get("values") or []
             yield _series(

@@ -1,7 +1,7 @@
 """Writes a review: JSON, HTML, Markdown, and each plot as PNG where that is wanted.
 
-In: `Review` and a directory. Out: the paths written. Called by the command `report`. Every file is written beside and then moved, `report.json` last: a
-directory that holds it is whole.
+In: `Review` and a directory. Out: the paths written. Called by the command `report`. Every file is written beside and then moved,
+`report.json` last: a directory that holds it is whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Five weeks of our metrics that never happened, with a truth that is known.
 
-In: `Scenario`s. Out: series on five-minute steps under the recorded names, as arrays, as OpenMetrics text for
-`promtool tsdb create-blocks-from openmetrics`, or laid straight onto a `History`. Known truth: growth, week-end pattern, cost of a token, the load at
+In: `Scenario`s. Out: series on five-minute steps under the recorded names, as arrays, as OpenMetrics text for `promtool tsdb
+create-blocks-from openmetrics`, or laid straight onto a `History`. Known truth: growth, week-end pattern, cost of a token, the load at
 which the SLO breaks, a regression, a starved night, a lost replica.
 """
 
@@ -185,12 +185,19 @@ def _replica(
     shares = {"idle": idle, "host_starved": starved, "decode_memory": 1 - idle - starved}
     for cause in CAUSES:
         gauge("verdict", shares.get(cause, np.zeros(grid.count)), {**own, "cause": cause})
-    gauge("info", np.ones(grid.count), {**own, "engine": scenario.engine, "engine_version": "1.0", "service": scenario.model.split("/")[-1]}, always=True)
+    gauge(
+        "info",
+        np.ones(grid.count),
+        {**own, "engine": scenario.engine, "engine_version": "1.0", "service": scenario.model.split("/")[-1]},
+        always=True,
+    )
     gauge("slo_threshold", np.full(grid.count, 1.0), {**model, "slo": "ttft"}, always=True)
     gauge("slo_objective", np.full(grid.count, scenario.objective), {**model, "slo": "ttft"}, always=True)
 
 
-def _histogram(level: object, key: str, edges: tuple[float, ...], median: np.ndarray, sigma: float, n: np.ndarray, random: np.random.Generator) -> None:
+def _histogram(
+    level: object, key: str, edges: tuple[float, ...], median: np.ndarray, sigma: float, n: np.ndarray, random: np.random.Generator
+) -> None:
     below = np.zeros_like(n)
     previous = np.zeros_like(n)
     for edge in edges:
@@ -221,8 +228,8 @@ def openmetrics(written: Written) -> Iterator[str]:
         name = RECORD[key].record or RAW_FACTS[key]
         inside = ",".join(f'{label}="{value}"' for label, value in labels.items())
         head = f"{name}{{{inside}}} "
-        # Facts and verdicts are read once an hour; the rule would run more often, the review does not look.
-        stride = 12 if RECORD[key].coarse and not RECORD[key].level else 1
+        # These are read once an hour; the rule would run more often, but the review does not look.
+        stride = 12 if RECORD[key].coarse else 1
         first = (-(-start // (stride * step)) * stride * step - start) // step
         for at in range(first, values.size, stride):
             if np.isfinite(values[at]):
@@ -264,6 +271,8 @@ LOST = ("chat-1", berlin("2026-10-27 22:00"), berlin("2026-10-28 06:00"))
 STARVED = ("mini", berlin("2026-10-30 00:00"), berlin("2026-10-30 06:00"))
 FIVE_WEEKS = (
     Scenario("acme/chat-70b", ("chat-0", "chat-1", "chat-2"), gpus=2, base=2.4, knee=1.55, growth=0.04, lost=LOST, seed=1),
-    Scenario("acme/code-8b", ("code",), engine="sglang", base=0.42, knee=0.68, weekend=0.6, regression=1.35, regression_at=REGRESSION_AT, seed=2),
+    Scenario(
+        "acme/code-8b", ("code",), engine="sglang", base=0.42, knee=0.68, weekend=0.6, regression=1.35, regression_at=REGRESSION_AT, seed=2
+    ),
     Scenario("acme/mini-3b", ("mini",), base=0.4, knee=0.66, weekend=0.6, starved=STARVED, seed=3),
 )
