@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+import socket
+import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, NameResolutionError
 from urllib3.poolmanager import PoolManager
 
@@ -27,15 +31,70 @@ _MAX_REDIRECTS = 5
 _READ_BYTES = 8 * 1024  # of compressed data at a time, so that a bomb unfolds in small steps
 
 
-class _TlsAdapter(HTTPAdapter):
-    """Uses our own TLS context and expected name, instead of the authorities that come with requests."""
+class _Watch:
+    """Cuts the connections of one fetch when its time is over, whatever the server is dripping: head, body or TLS handshake."""
 
-    def __init__(self, config: HttpSdConfig) -> None:
+    def __init__(self, seconds: float) -> None:
+        self.over = False
+        self._sockets: list[socket.socket] = []
+        self._timer = threading.Timer(seconds, self._cut)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._timer.join()
+        for connection in self._sockets:
+            connection.close()
+
+    def add(self, connection: socket.socket) -> socket.socket:
+        """Watch a connection through a second descriptor, since TLS takes the first one over."""
+        self._sockets.append(connection.dup())
+        return connection
+
+    def _cut(self) -> None:
+        self.over = True
+        for connection in self._sockets:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _pool_classes(watch: _Watch) -> dict[str, type[HTTPConnectionPool]]:
+    class Plain(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            return watch.add(super()._new_conn())
+
+    class Tls(HTTPSConnection):
+        def _new_conn(self) -> socket.socket:
+            return watch.add(super()._new_conn())
+
+        def connect(self) -> None:
+            super().connect()
+            self.is_verified = True  # or skipped on purpose, of which the configuration warns once and urllib3 would at each request
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class TlsPool(HTTPSConnectionPool):
+        ConnectionCls = Tls
+
+    return {"http": PlainPool, "https": TlsPool}
+
+
+class _Adapter(HTTPAdapter):
+    """Uses our own TLS context and expected name instead of the authorities that come with requests, and watched connections."""
+
+    def __init__(self, config: HttpSdConfig, watch: _Watch) -> None:
         tls = config.tls_config
+        self._watch = watch
         self._pool_options: dict[str, Any] = {
-            "ssl_context": tls_context(tls),
             "cert_reqs": "CERT_NONE" if tls and tls.insecure_skip_verify else "CERT_REQUIRED",
         }
+        if config.url.lower().startswith("https:"):  # reading the system's authorities is slow
+            self._pool_options["ssl_context"] = tls_context(tls)
         if tls and tls.server_name:
             self._pool_options |= {"server_hostname": tls.server_name, "assert_hostname": tls.server_name}
         super().__init__(max_retries=0)
@@ -43,6 +102,7 @@ class _TlsAdapter(HTTPAdapter):
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **_: Any) -> None:
         """Build the pool with our options (called by the base class)."""
         self.poolmanager = PoolManager(connections, maxsize=maxsize, block=block, **self._pool_options)
+        self.poolmanager.pool_classes_by_scheme = _pool_classes(self._watch)
 
     def get_connection_with_tls_context(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
         """The pool's connection; requests would add its own authorities here."""
@@ -57,7 +117,7 @@ def fetch_list(config: HttpSdConfig, timeout: float = 10.0) -> bytes:
 
     Args:
         config: URL, credentials and TLS settings.
-        timeout: seconds for each of connecting, waiting for the head of the answer, and reading the body.
+        timeout: seconds for all of it, redirects and a slow body included.
 
     Raises:
         SourceError: there is no usable answer; nothing secret is in its text.
@@ -67,13 +127,18 @@ def fetch_list(config: HttpSdConfig, timeout: float = 10.0) -> bytes:
         "User-Agent": f"llm-exporter/{__version__}",
         "X-Prometheus-Refresh-Interval-Seconds": f"{config.refresh_interval:g}",
     } | credentials_headers(config)
-    with requests.Session() as session:
+    with _Watch(timeout) as watch, requests.Session() as session:
         session.trust_env = False  # no ~/.netrc, no proxy behind the configuration's back
-        session.mount("https://", _TlsAdapter(config))
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _Adapter(config, watch))
         try:
-            return _body(session, config.url, headers, timeout)
+            body = _body(session, config.url, headers, timeout)
         except (requests.RequestException, HTTPError, OSError) as error:
-            raise FetchError(_reason(error), f"{shown_url(config.url)} gave no answer: {type(error).__name__}") from None
+            reason = "timeout" if watch.over else _reason(error)
+            raise FetchError(reason, f"{shown_url(config.url)} gave no answer: {type(error).__name__}") from None
+    if watch.over:
+        raise FetchError("timeout", f"{shown_url(config.url)} sent its list too slowly")
+    return body
 
 
 def _body(session: requests.Session, url: str, headers: Mapping[str, str], timeout: float) -> bytes:
@@ -87,19 +152,17 @@ def _body(session: requests.Session, url: str, headers: Mapping[str, str], timeo
                 continue
             if answer.status_code != 200:
                 raise FetchError(f"http_{answer.status_code}", f"{shown_url(url)} answered with status {answer.status_code}")
-            return _read(answer, shown_url(url), time.monotonic() + timeout)
+            return _read(answer, shown_url(url))
     raise FetchError("redirect", f"{shown_url(url)} redirects more than {_MAX_REDIRECTS} times", hint="configure the final URL")
 
 
-def _read(answer: requests.Response, shown: str, deadline: float) -> bytes:
+def _read(answer: requests.Response, shown: str) -> bytes:
     parts, size = [], 0
     while part := answer.raw.read1(_READ_BYTES, decode_content=True):
         parts.append(part)
         size += len(part)
         if size > _MAX_BYTES:
             raise FetchError("too_large", f"{shown} sends more than {_MAX_BYTES} bytes")
-        if time.monotonic() > deadline:
-            raise FetchError("timeout", f"{shown} sends its list too slowly")
     return b"".join(parts)
 
 

@@ -69,7 +69,7 @@ def test_a_planted_secret_is_in_no_error(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError) as error:
         load_config(file, {})
-    assert len(str(error.value).split("\n")) == 7
+    assert len(str(error.value).split("\n")) == 8
     assert PLANTED not in str(error.value)
 
 
