@@ -196,6 +196,11 @@ class Wire:
     def close(self) -> None:
         """Does nothing: `http.client` calls it while the body is still to be read. See `shut`."""
 
+    def hang_up(self) -> None:
+        """Ends the connection but keeps the descriptor; wakes a thread that reads from it."""
+        with suppress(OSError):
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # that of SSLSocket would take its TLS state away from the reader
+
     def shut(self) -> None:
         """Closes the socket."""
         self._reader = None

@@ -16,16 +16,18 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
 from llm_exporter import __version__
-from llm_exporter.errors import ConfigError, FetchError, SourceError
+from llm_exporter.errors import FetchError, SourceError
 from llm_exporter.sources.body import read_body
 from llm_exporter.sources.deadline import Deadline, Lookup, Resolver, Wire, dial
 from llm_exporter.sources.fetch_errors import from_exception, from_status
+from llm_exporter.sources.origin import DEFAULT_PORTS, Origin, split_base_url
 from llm_exporter.sources.tls import TlsFiles
 
 MAX_BYTES = 16 * 2**20
@@ -37,7 +39,6 @@ METRICS_ACCEPT = "text/plain;version=0.0.4, */*;q=0.1"
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _DISCARD_BYTES = 64 * 1024
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 _FILES_HINT = "check path and permissions, as the user the exporter runs as"
 _PATH_SAFE = "/%:=&?~+!$,;'@()*[]|"
 
@@ -70,7 +71,7 @@ def no_headers() -> Mapping[str, str]:
 
 
 class Client:
-    """Fetches pages of one target. Not thread safe: one request is in flight at a time, by construction.
+    """Fetches pages of one target. `get` is for one thread at a time, so one request is in flight; `close` is for any.
 
     Args:
         base_url: http or https, host (name, IPv4, [IPv6]), port, path prefix; no user info, query or fragment.
@@ -102,6 +103,8 @@ class Client:
         self._wire: Wire | None = None
         self._connection: _Connection | None = None
         self._unanswered: _Unanswered | None = None
+        self._lock = threading.Lock()
+        self._busy = self._ended = False
 
     def get(self, path: str, *, timeout: float, accept: str = METRICS_ACCEPT) -> Answer:
         """Fetches one page.
@@ -115,20 +118,37 @@ class Client:
             FetchError: with reason, detail and, where something can be done, a hint.
         """
         deadline = Deadline(timeout)
+        with self._lock:
+            self._busy, self._ended = True, False
         try:
             return self._get(self._prefix + "/" + path.lstrip("/"), accept, deadline)
         except (OSError, EOFError, http.client.HTTPException) as error:
             received = self._wire.received if self._wire is not None else 0
             failure = from_exception(error, deadline, received=received, secure=self._origin.scheme == "https")
             if self._unanswered is None or failure.reason != "timeout":
-                self.close()
+                self._drop()
             raise failure from None
         except BaseException:  # whatever else happens, no half-read connection is kept
-            self.close()
+            self._drop()
             raise
+        finally:
+            with self._lock:
+                self._busy = False
+                if self._ended:
+                    self._drop()
 
     def close(self) -> None:
-        """Closes the connection; the next `get` opens a new one."""
+        """Closes the connection; the next `get` opens a new one. From another thread it ends a `get` that waits for an answer."""
+        with self._lock:
+            if not self._busy:
+                self._drop()
+                return
+            self._ended = True
+            wire = self._wire
+        if wire is not None:
+            wire.hang_up()  # the thread in `get` closes: closing here could hand its descriptor to somebody else
+
+    def _drop(self) -> None:
         if self._wire is not None:
             self._wire.shut()
         self._wire = self._connection = None
@@ -156,7 +176,7 @@ class Client:
         deadline.phase = "reading the answer"
         body = read_body(response, self._max_bytes)
         if response.will_close:
-            self.close()
+            self._drop()
         elif self._wire.out_of_step():
             raise FetchError("truncated", "more bytes came than the answer's own length says")
         headers = {name.lower(): value for name, value in response.getheaders()}
@@ -178,10 +198,10 @@ class Client:
         try:
             return self._exchange(path, headers, deadline), connecting
         except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            stale = connecting is None and self._wire is not None and not self._wire.received
+            stale = connecting is None and self._wire is not None and not self._wire.received and not self._ended
             if not stale:
                 raise
-        self.close()
+        self._drop()
         connecting = self._connect(deadline)
         return self._exchange(path, headers, deadline), connecting
 
@@ -207,7 +227,7 @@ class Client:
             if context is self._context and not self._wire.gone():
                 self._wire.deadline = deadline
                 return None
-            self.close()
+            self._drop()
         started_at = time.monotonic()
         sock = dial(self._resolver.addresses(deadline), deadline)
         self._wire = Wire(sock, deadline)
@@ -244,7 +264,7 @@ class Client:
         if patience <= 0 or not self._wire.readable(min(patience, deadline.remaining())):
             if patience >= deadline.timeout_seconds:
                 raise TimeoutError
-            self.close()
+            self._drop()
             return
         try:
             response = self._connection.getresponse()
@@ -255,12 +275,12 @@ class Client:
                 self._unanswered = None
             raise
         except (OSError, EOFError, http.client.HTTPException):
-            self.close()
+            self._drop()
 
     def _discard(self, response: http.client.HTTPResponse) -> None:
         """Reads and forgets a body of known modest size; otherwise gives up the connection."""
         if response.will_close or response.chunked or response.length is None or response.length > _DISCARD_BYTES:
-            self.close()
+            self._drop()
             return
         response.read()
 
@@ -269,7 +289,7 @@ class Client:
         hint = "name the final address in the target's url: credentials are never sent to another host, scheme or port"
         try:
             target = urlsplit(urljoin(f"{self._origin.scheme}://{self._origin.netloc}{path}", location))
-            origin = Origin(target.scheme, (target.hostname or "").lower(), target.port or _DEFAULT_PORTS.get(target.scheme, 0))
+            origin = Origin(target.scheme, (target.hostname or "").lower(), target.port or DEFAULT_PORTS.get(target.scheme, 0))
         except ValueError:
             raise FetchError("redirect", "the server redirects to an address that is no valid URL") from None
         if origin != self._origin:
@@ -282,36 +302,6 @@ class _Unanswered(NamedTuple):
 
     sent_at: float
     until: float
-
-
-class Origin(NamedTuple):
-    """Scheme, host in lower case without brackets, port. Credentials never leave it."""
-
-    scheme: str
-    host: str
-    port: int
-
-    @property
-    def netloc(self) -> str:
-        """Host and port as in a URL and in the header Host."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _DEFAULT_PORTS.get(self.scheme) else f"{host}:{self.port}"
-
-
-def split_base_url(url: str) -> tuple[Origin, str]:
-    """Takes a base URL apart. Raises: ConfigError, without repeating what may be a secret."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise ConfigError("url: no valid URL; write http://HOST:PORT or https://HOST:PORT, with a path prefix if needed") from None
-    if parts.username is not None or parts.password is not None:
-        raise ConfigError("url: user info is not allowed here; use basic_auth or authorization")
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
-        raise ConfigError("url: write http://HOST:PORT or https://HOST:PORT, with a path prefix if needed")
-    if parts.query or parts.fragment:
-        raise ConfigError("url: a query or fragment is not allowed here; metrics_path may have a query")
-    return Origin(parts.scheme, parts.hostname.lower(), port or _DEFAULT_PORTS[parts.scheme]), parts.path
 
 
 class _Connection(http.client.HTTPConnection):

@@ -21,7 +21,8 @@ from fakes.servers import (
     until_close,
 )
 from llm_exporter.errors import ConfigError, FetchError
-from llm_exporter.sources.http import METRICS_ACCEPT, Client, Origin, split_base_url
+from llm_exporter.sources.http import METRICS_ACCEPT, Client
+from llm_exporter.sources.origin import Origin, split_base_url
 
 TIMEOUT = 5.0  # never reached: these servers answer at once
 

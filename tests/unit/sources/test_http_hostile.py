@@ -230,6 +230,33 @@ def test_a_hundred_timeouts_leak_neither_threads_nor_descriptors() -> None:
         client.close()
 
 
+def test_close_from_another_thread_ends_a_request_that_hangs() -> None:
+    asked, reasons = threading.Event(), []
+
+    def handler(talk: fake.Talk, _: fake.Request) -> None:
+        asked.set()
+        talk.hang()
+
+    with FakeServer(fake.then(fake.page(), handler)) as server:
+        client = Client(server.url)
+        client.get("/metrics", timeout=PATIENT)
+
+        def scrape() -> None:
+            reasons.append(failure(client, timeout=30).reason)
+
+        thread = threading.Thread(target=scrape)
+        thread.start()
+        assert asked.wait(PATIENT)
+        client.close()
+        thread.join(PATIENT)
+        assert not thread.is_alive()
+        assert reasons == ["connection_closed"]
+        assert len(server.requests) == 2  # no retry
+        server.handler = fake.page()
+        assert client.get("/metrics", timeout=PATIENT).body == PAGE
+        client.close()
+
+
 def open_descriptors() -> list[str]:
     from pathlib import Path
 
