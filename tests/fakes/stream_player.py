@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 EVENT_STREAM = {"Content-Type": "text/event-stream; charset=utf-8"}
 MODELS = b'{"object":"list","data":[{"id":"acme/chat-8b","object":"model","max_model_len":40960}]}'
@@ -67,7 +67,7 @@ class StreamPlayer:
         self.port: int = self._listener.getsockname()[1]
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> StreamPlayer:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llm_exporter.sources.sse import EventReader, interpret
 
 line_ends = st.sampled_from([b"\n", b"\r\n", b"\r"])

@@ -31,6 +31,7 @@ class ServerFacts:
         models: served names, the first is the default for probes.
         context_tokens: longest prompt plus answer.
         kv_cache_capacity_tokens: tokens that fit into its KV cache, by its own figure.
+        kv_cache_bytes: memory of that cache on one GPU, by its own figure.
         conditions: dtype, quantisation, KV dtype, prefix cache, parallelism…: as text, under the server's own names made common.
     """
 
@@ -39,6 +40,7 @@ class ServerFacts:
     engine_version: str = ""
     context_tokens: int | None = None
     kv_cache_capacity_tokens: int | None = None
+    kv_cache_bytes: float | None = None
     conditions: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -133,14 +135,14 @@ def describe(asker: Asker) -> ServerFacts:
     except FetchError:
         page = ""
     if sglang or "sglang:" in page or "sglang_" in page:
-        return _sglang(models, context, sglang, server)
+        return _sglang(models, context, sglang, server, page)
     version = asker.try_json("/version").get("version")
     if "vllm:" in page or isinstance(version, str):
         return _vllm(models, context, version if isinstance(version, str) else "", page)
     return ServerFacts(models=tuple(models), context_tokens=context)
 
 
-def _sglang(models: list[str], context: int | None, info: dict[str, Any], server: dict[str, Any]) -> ServerFacts:
+def _sglang(models: list[str], context: int | None, info: dict[str, Any], server: dict[str, Any], page: str) -> ServerFacts:
     names = {
         "dtype": "precision", "quantization": "quantization", "kv_cache_dtype": "kv_cache_dtype", "tp_size": "tensor_parallel",
         "dp_size": "data_parallel", "attention_backend": "attention_backend", "chunked_prefill_size": "chunked_prefill_tokens",
@@ -150,6 +152,10 @@ def _sglang(models: list[str], context: int | None, info: dict[str, Any], server
     if isinstance(server.get("disable_radix_cache"), bool):
         conditions["prefix_cache"] = "off" if server["disable_radix_cache"] else "on"
     capacity = server.get("max_total_num_tokens")
+    if not isinstance(capacity, int):
+        gauge = _first_value(page, "max_total_num_tokens")
+        capacity = int(gauge) if gauge else None
+    memory = _first_value(page, "kv_cache_memory_usage_gb")  # its GB is 2**30
     model_path = info.get("model_path")
     if not models and isinstance(model_path, str):
         models = [model_path]
@@ -159,7 +165,8 @@ def _sglang(models: list[str], context: int | None, info: dict[str, Any], server
         engine="sglang",
         engine_version=str(server.get("version") or ""),
         context_tokens=limit if isinstance(limit, int) else context,
-        kv_cache_capacity_tokens=capacity if isinstance(capacity, int) else None,
+        kv_cache_capacity_tokens=capacity,
+        kv_cache_bytes=memory * 2**30 if memory else None,
         conditions=conditions,
     )
 
@@ -186,5 +193,12 @@ def _vllm(models: list[str], context: int | None, version: str, page: str) -> Se
         engine_version=version,
         context_tokens=context,
         kv_cache_capacity_tokens=int(capacity) if capacity.isdigit() else None,
+        kv_cache_bytes=float(known["kv_cache_memory_bytes"]) if known.get("kv_cache_memory_bytes", "").isdigit() else None,
         conditions=conditions,
     )
+
+
+def _first_value(page: str, name: str) -> float | None:
+    """Value of the first sample of an SGLang gauge, under either spelling of its prefix."""
+    match = re.search(rf"^sglang[:_]{name}(?:\{{[^\n]*\}})? ([0-9.eE+-]+)", page, re.MULTILINE)
+    return float(match[1]) if match else None

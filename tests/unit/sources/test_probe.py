@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+
 from fakes.stream_player import Play, Step, StreamPlayer, chat_chunk, chat_play, play_of_case
 from llm_exporter.sources.probe import ProbeCall, ProbeReading, TlsSettings, came_in_a_burst, measure
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from llm_exporter.sources.sse import Event, EventReader, StreamNotes, interpret
 
 STREAMS = Path(__file__).parents[2] / "fixtures" / "streams"

@@ -1,0 +1,124 @@
+"""Bytes of KV cache per token and per request, and what fits into a GPU.
+
+In: a `Shape`, a KV dtype, the number of GPUs that share the heads. Out: bytes on one GPU, the longest context, the concurrency.
+Pure arithmetic; formulas and worked examples from the engines' own layouts (both keep a replicated copy of MLA's vector on each rank).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llm_exporter.errors import UsageError
+from llm_exporter.kv.shape import Kind, Shape
+
+# Bytes per number. Scales of quantised caches are not counted: they are below 1 %.
+KV_DTYPES: Mapping[str, float] = {
+    "fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
+    "int8": 1, "fp4": 0.5, "nvfp4": 0.5, "int4": 0.5,
+}  # fmt: skip
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The cache of one model on one GPU.
+
+    Args:
+        element_bytes: bytes per number.
+        tensor_parallel: GPUs among which the heads are split; where there are fewer heads than GPUs each holds one copy.
+    """
+
+    shape: Shape
+    element_bytes: float
+    tensor_parallel: int = 1
+
+    def _per_token(self, kinds: tuple[Kind, ...]) -> float:
+        total = 0.0
+        for group in self.shape.groups:
+            if group.kind in kinds:
+                heads = group.kv_heads if group.kind is Kind.LATENT else max(1, math.ceil(group.kv_heads / self.tensor_parallel))
+                total += group.layers * heads * group.elements_per_head * self.element_bytes
+        return total
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of a token while every layer still keeps it."""
+        return self._per_token((Kind.FULL, Kind.LATENT, Kind.SLIDING))
+
+    @property
+    def bytes_per_token_beyond_windows(self) -> float:
+        """What one more token costs in a long context: sliding layers forget another for it."""
+        return self._per_token((Kind.FULL, Kind.LATENT))
+
+    def bytes_per_request(self, context_tokens: int) -> float:
+        """Of a request with so many tokens, prompt and answer together."""
+        total = self.bytes_per_token_beyond_windows * context_tokens
+        for group in self.shape.groups:
+            if group.kind is Kind.SLIDING:
+                heads = max(1, math.ceil(group.kv_heads / self.tensor_parallel))
+                kept = context_tokens if group.window is None else min(group.window, context_tokens)
+                total += group.layers * heads * group.elements_per_head * self.element_bytes * kept
+        return total
+
+    def longest_context(self, free_bytes: float, requests: int = 1) -> int | None:
+        """Tokens that each of so many requests may have. None: there is no limit (every layer has a window that fits)."""
+        share = free_bytes / requests
+        low, high = 0, 1
+        while self.bytes_per_request(high) <= share:
+            low, high = high, high * 2
+            if high > 2**40:
+                return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.bytes_per_request(middle) <= share else (low, middle)
+        return low
+
+    def concurrency(self, free_bytes: float, context_tokens: int) -> int:
+        """Requests of so many tokens that fit at once."""
+        return int(free_bytes // self.bytes_per_request(context_tokens))
+
+
+def element_bytes(name: str, model_dtype: str) -> tuple[float, str]:
+    """(bytes, how it was found) for a KV dtype; `auto` is the model's own.
+
+    Raises:
+        UsageError: an unknown dtype.
+    """
+    wanted = name.lower()
+    if wanted != "auto":
+        if wanted not in KV_DTYPES:
+            raise UsageError(f"--kv-dtype {name!r} is not known; there are auto, {', '.join(KV_DTYPES)}")
+        return float(KV_DTYPES[wanted]), wanted
+    if model_dtype in KV_DTYPES:
+        return float(KV_DTYPES[model_dtype]), f"{model_dtype}, the model's own"
+    return 2.0, "2 bytes assumed: the config names no dtype"
+
+
+def parse_bytes(text: str) -> float:
+    """`80GiB`, `80G`, `80000000000`.
+
+    Raises:
+        UsageError: no size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgtKMGT]?i?)[bB]?\s*", text)
+    if match is None or match[2].lower() not in _UNITS:
+        raise UsageError(f"{text!r} is no size; write for example 80GiB or 80GB")
+    return float(match[1]) * _UNITS[match[2].lower()]
+
+
+def capacity_tokens(blocks: int, block_tokens: int) -> int:
+    """Tokens in so many blocks."""
+    return blocks * block_tokens
+
+
+def concurrency_limit(capacity: float, prompt_tokens: float, generation_tokens: float, block_tokens: float) -> float:
+    """Requests that run at once on average: a running request holds its prompt, half its answer and half a block of waste."""
+    return capacity / (prompt_tokens + generation_tokens / 2 + block_tokens / 2)
+
+
+def measured_bytes_per_token(gibibytes: float, tokens: float) -> float:
+    """From a server's own two figures."""
+    return gibibytes * 2**30 / tokens

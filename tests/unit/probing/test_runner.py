@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from fakes.probing import LADDER, FakeProber, Module, good, shared
+from llm_exporter.errors import FetchError, UsageError
+from llm_exporter.expose.probes import families
+from llm_exporter.metrics import Sample
+from llm_exporter.probing.manners import EngineView
+from llm_exporter.probing.results import ResultStore
+from llm_exporter.probing.runner import Outcome, ProbeRunner, ProbeTarget
+from llm_exporter.sources.probe import ProbeReading
+
+SHORT = Module()
+READY = EngineView(state="ready", engine="vllm", model="m", requests_waiting=0)
+TARGET = ProbeTarget("chat", "http://127.0.0.1:1", headers=lambda: {"Authorization": "Bearer secret"})
+
+
+class Bench:
+    """A runner on a clock of ours."""
+
+    def __init__(self, prober: FakeProber | None = None) -> None:
+        self.prober = prober or FakeProber()
+        self.now = 1000.0
+        self.runner = ProbeRunner(self.prober, ResultStore(), clock=lambda: self.now, wall=lambda: self.now + 1e9)
+
+    def run(self, module: Module = SHORT, view: EngineView = READY, name: str = "short") -> Outcome:
+        return self.runner.run(TARGET, name, module, self.now, view)
+
+    def probe_now(self, module: Module = SHORT, view: EngineView = READY, timeout: float | None = None) -> Outcome:
+        return self.runner.probe_now(TARGET, "short", module, self.now, view, scrape_timeout_seconds=timeout)
+
+
+def values(outcome: Outcome, name: str) -> dict[tuple[str, ...], float]:
+    found = {}
+    for family in families([outcome.record]):
+        if family.metric.name == name:
+            found = {sample.labels[2:]: float(sample.value) for sample in family.samples if isinstance(sample, Sample)}
+    return found
+
+
+def test_a_run_sends_one_marked_request_and_publishes_it() -> None:
+    bench = Bench()
+    outcome = bench.run()
+    (call,) = bench.prober.calls
+    assert (outcome.result, outcome.sent) == ("success", True)
+    assert call.headers["User-Agent"].startswith("llm-exporter-probe/")
+    assert call.headers["Authorization"] == "Bearer secret"
+    assert "x-custom-labels" not in call.headers
+    assert values(outcome, "llm_probe_success") == {(): 1.0}
+    assert values(outcome, "llm_probe_time_to_first_token_seconds") == {("64", "cold"): 0.2}
+    assert values(outcome, "llm_probe_last_run_timestamp_seconds") == {(): 1_000_001_000.0}
+    assert values(outcome, "llm_probe_requests_total")[("success",)] == 1.0
+    assert values(outcome, "llm_probe_stream_buffered") == {(): 0.0}
+
+
+def test_sglang_traffic_is_labelled() -> None:
+    bench = Bench()
+    bench.run(view=EngineView(state="ready", engine="sglang", model="m"))
+    assert bench.prober.calls[0].headers["x-custom-labels"] == '{"source": "probe"}'
+
+
+def test_the_prompt_finds_its_length_and_successive_ones_share_nothing() -> None:
+    bench = Bench()
+    for _ in range(4):
+        outcome = bench.run(Module(prompt_tokens=(256,)))
+    assert values(outcome, "llm_probe_prompt_tokens") == {("256", "cold"): pytest.approx(256, abs=2)}
+    assert shared(bench.prober.prompts) < 16
+
+
+def test_what_was_sent_is_counted_by_the_servers_count() -> None:
+    bench = Bench()
+    for _ in range(3):
+        outcome = bench.run()
+    sent = sum(10 + len(prompt) // 4 for prompt in bench.prober.prompts)
+    assert values(outcome, "llm_probe_sent_prompt_tokens_total") == {(): float(sent)}
+
+
+def test_a_warm_run_primes_first_with_the_same_prompt_and_counts_both() -> None:
+    bench = Bench()
+    outcome = bench.run(Module(cache=("warm",)))
+    first, second = bench.prober.prompts
+    assert first == second
+    assert values(outcome, "llm_probe_requests_total")[("success",)] == 2.0
+    (histogram,) = [family for family in families([outcome.record]) if family.metric.name.endswith("distribution_seconds")]
+    assert histogram.samples[0].cumulative[-1] == 1.0  # type: ignore[union-attr]  # the priming is no measurement
+
+
+def test_a_failure_leaves_no_times_but_the_duration() -> None:
+    bench = Bench()
+    bench.run()
+    bench.prober.answer = lambda _: ProbeReading("timeout", duration_seconds=20.0, request_sent=True)
+    outcome = bench.run()
+    assert values(outcome, "llm_probe_success") == {(): 0.0}
+    assert values(outcome, "llm_probe_duration_seconds") == {("64", "cold"): 20.0}
+    assert values(outcome, "llm_probe_time_to_first_token_seconds") == {}
+    assert values(outcome, "llm_probe_prompt_tokens") == {}
+    assert values(outcome, "llm_probe_stream_buffered") == {}
+    assert values(outcome, "llm_probe_last_result")[("timeout",)] == 1.0
+    assert values(outcome, "llm_probe_requests_total")[("timeout",)] == 1.0
+
+
+def test_prompt_tokens_of_a_request_that_timed_out_are_estimated_and_of_one_never_sent_are_none() -> None:
+    bench = Bench(FakeProber(answer=lambda _: ProbeReading("timeout", request_sent=True)))
+    assert 40 < values(bench.run(), "llm_probe_sent_prompt_tokens_total")[()] < 100
+    bench = Bench(FakeProber(answer=lambda _: ProbeReading("connect")))
+    assert values(bench.run(), "llm_probe_sent_prompt_tokens_total")[()] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("view", "result"),
+    [
+        (EngineView(state="loading", engine="vllm"), "skipped_loading"),
+        (EngineView(state="sleeping", engine="vllm"), "skipped_sleeping"),
+        (EngineView(state="ready", engine="vllm", requests_waiting=3), "skipped_busy"),
+    ],
+)
+def test_a_skip_is_an_answer_and_no_request(view: EngineView, result: str) -> None:
+    bench = Bench()
+    outcome = bench.run(Module(max_waiting=2), view)
+    assert (outcome.result, outcome.sent, bench.prober.calls) == (result, False, [])
+    assert values(outcome, "llm_probe_last_result")[(result,)] == 1.0
+    assert values(outcome, "llm_probe_success") == {}
+    assert set(values(outcome, "llm_probe_requests_total").values()) == {0.0}
+
+
+def test_a_skip_keeps_what_the_last_run_showed() -> None:
+    bench = Bench()
+    bench.run()
+    outcome = bench.run(view=EngineView(state="loading"))
+    assert values(outcome, "llm_probe_success") == {(): 1.0}
+    assert values(outcome, "llm_probe_last_result")[("success",)] == 0.0
+
+
+def test_the_budget_of_the_hour_holds_for_the_target() -> None:
+    bench = Bench()
+    module = Module(budget_tokens_per_hour=200)
+    results = [bench.run(module).result for _ in range(4)]
+    assert results == ["success", "success", "skipped_budget", "skipped_budget"]
+    assert bench.run(Module(), name="other").result == "success"
+    bench.now += 3601
+    assert bench.run(module).result == "success"
+
+
+def test_an_unknown_engine_that_lists_a_model_is_probed() -> None:
+    bench = Bench()
+    assert bench.run(view=EngineView()).result == "success"
+    assert bench.run(view=EngineView()).result == "success"
+    assert bench.prober.listings == 1
+
+
+@pytest.mark.parametrize("models", [[], FetchError("http_404")])
+def test_an_unknown_engine_that_lists_none_is_skipped(models: list[str] | FetchError) -> None:
+    bench = Bench(FakeProber(models=models))
+    assert bench.run(view=EngineView()).result == "skipped_unknown_engine"
+    assert bench.prober.calls == []
+
+
+def test_a_server_that_cannot_be_reached_for_its_models_is_a_failed_probe() -> None:
+    outcome = Bench(FakeProber(models=FetchError("connect", "refused"))).run(view=EngineView())
+    assert (outcome.result, outcome.sent) == ("connect", True)
+    assert values(outcome, "llm_probe_success") == {(): 0.0}
+    assert values(outcome, "llm_probe_requests_total")[("connect",)] == 1.0
+
+
+def test_the_name_of_the_model_is_asked_again_after_a_404() -> None:
+    bench = Bench(FakeProber(answer=lambda _: ProbeReading("http_404", request_sent=True)))
+    bench.run(view=EngineView())
+    bench.now += 60
+    bench.run(view=EngineView())
+    assert bench.prober.listings == 2
+
+
+def test_two_probes_of_one_target_never_run_at_once() -> None:
+    bench = Bench()
+    inside, outside = threading.Event(), threading.Event()
+
+    def slow(prompt: str) -> ProbeReading:
+        inside.set()
+        assert outside.wait(5)
+        return good(prompt)
+
+    bench.prober.answer = slow
+    thread = threading.Thread(target=bench.run)
+    thread.start()
+    assert inside.wait(5)
+    assert bench.run(name="other").result == "skipped_busy"
+    assert bench.probe_now().result == "skipped_busy"
+    outside.set()
+    thread.join()
+    assert len(bench.prober.calls) == 1
+    assert bench.run(name="other").result == "success"
+
+
+def test_after_failures_a_target_rests_and_the_last_result_is_the_answer() -> None:
+    bench = Bench(FakeProber(answer=lambda _: ProbeReading("connect")))
+    for _ in range(3):
+        assert bench.run().sent
+        bench.now += 60
+    bench.now -= 55
+    outcome = bench.run()
+    assert (outcome.result, outcome.sent) == ("connect", False)
+
+
+def test_a_ladder_measures_each_cell_and_publishes_the_median() -> None:
+    ttfts = iter([0.1 + 0.01 * number for number in range(200)])
+    bench = Bench(FakeProber(answer=lambda prompt: good(prompt, next(ttfts))))
+    outcome = bench.run(LADDER)
+    # 20 cold, 20 warm, 20 primings
+    assert len(bench.prober.calls) == 60
+    assert len(values(outcome, "llm_probe_time_to_first_token_seconds")) == 8
+    for family in families([outcome.record]):
+        if family.metric.name.endswith("distribution_seconds"):
+            assert [sample.cumulative[-1] for sample in family.samples] == [5.0] * 8  # type: ignore[union-attr]
+
+
+def test_a_ladder_fits_into_the_budget_of_the_documentation_and_not_twice_into_it() -> None:
+    bench = Bench()
+    assert bench.run(LADDER).result == "success"
+    assert bench.run(LADDER).result == "skipped_budget"
+
+
+def test_a_ladder_stops_when_users_come() -> None:
+    bench = Bench()
+    views = iter([READY, READY, READY, EngineView(state="ready", engine="vllm", model="m", requests_waiting=1)])
+    outcome = bench.runner.run(TARGET, "ladder", LADDER, bench.now, lambda: next(views))
+    assert (outcome.result, outcome.sent, outcome.record.last_result) == ("success", True, "skipped_busy")
+    assert 3 <= len(bench.prober.calls) <= 6
+
+
+def test_a_ladder_that_fails_midway_shows_no_old_values_where_it_did_not_come() -> None:
+    bench = Bench()
+    bench.run(LADDER)
+    bench.now += 7200
+    bench.prober.answer = lambda _: ProbeReading("timeout", duration_seconds=1.0, request_sent=True)
+    outcome = bench.run(LADDER)
+    assert values(outcome, "llm_probe_time_to_first_token_seconds") == {}
+    assert len(values(outcome, "llm_probe_duration_seconds")) == 1
+
+
+def test_lengths_are_cut_to_the_context() -> None:
+    bench = Bench()
+    module = Module(prompt_tokens=(4096,))
+    for _ in range(3):
+        outcome = bench.run(module, EngineView(state="ready", engine="vllm", model="m", context_tokens=1024))
+    assert values(outcome, "llm_probe_prompt_tokens") == {("4096", "cold"): pytest.approx(1024 - 8 - 32, abs=2)}
+
+
+def test_probe_now_answers_the_last_run_while_it_is_young() -> None:
+    bench = Bench()
+    assert bench.probe_now().sent
+    bench.now += 14.9
+    young = bench.probe_now()
+    assert (young.sent, young.result) == (False, "success")
+    bench.now += 0.2
+    assert bench.probe_now().sent
+    assert len(bench.prober.calls) == 2
+
+
+def test_probe_now_shares_the_last_run_of_the_scheduler() -> None:
+    bench = Bench()
+    bench.run()
+    bench.now += 10
+    assert not bench.probe_now().sent
+
+
+@pytest.mark.parametrize("module", [LADDER, Module(prompt_tokens=(1, 2)), Module(max_tokens=65)])
+def test_probe_now_refuses_costly_modules(module: Module) -> None:
+    bench = Bench()
+    with pytest.raises(UsageError, match="interval modules"):
+        bench.probe_now(module)
+    assert bench.prober.calls == []
+
+
+def test_probe_now_obeys_the_timeout_of_the_scrape() -> None:
+    bench = Bench()
+    bench.probe_now(timeout=10.0)
+    assert bench.prober.calls[0].timeout_seconds == 9.5
+    with pytest.raises(UsageError, match="no time"):
+        bench.probe_now(timeout=0.5)
+
+
+def test_after_a_reload_what_is_gone_is_forgotten() -> None:
+    bench = Bench()
+    bench.run()
+    bench.runner.keep_only({("chat", "long"): Module(prompt_tokens=(128,))})
+    (record,) = bench.runner.store.snapshot()
+    assert (record.module, record.results, [cell.prompt_tokens for cell in record.cells]) == ("long", {}, [128])
+
+
+def test_no_secret_is_in_any_outcome() -> None:
+    assert "secret" not in repr(Bench().run())
+    assert "secret" not in repr(TARGET)
