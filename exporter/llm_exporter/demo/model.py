@@ -81,6 +81,7 @@ class Engine:
         self._frontend_share_at = now
         self._frontend: deque[tuple[float, Request]] = deque()
         self._aborts: list[tuple[float, int, Request]] = []
+        self._late_aborts: list[Request] = []  # clients that left while the engine hung
         self._fresh: list[Request] = []  # joined the decode batch after the last decode step
         self._last_decode_at = now
         self._ends: dict[int, list[tuple[Request, int]]] = {}
@@ -137,6 +138,9 @@ class Engine:
     def wake(self) -> None:
         """A hung engine goes on: the step that was under way ends now."""
         self.conditions.hung = False
+        for request in self._late_aborts:
+            self.abort(request)
+        self._late_aborts.clear()
         if self.step is not None:
             self.step.seconds = min(self.step.seconds, self.now - self.step.started_at)
         else:
@@ -411,6 +415,9 @@ class Engine:
         if request.state in ENDED:
             return
         before = request.state
+        if self.conditions.hung and before is not State.FRONTEND:
+            self._late_aborts.append(request)  # a hung engine reads no message
+            return
         if request in self.running:
             self.leave_batch(request)
         elif request.state is State.WAITING:

@@ -100,7 +100,6 @@ class SglangPage(Observer):
     # -- scheduler process -----------------------------------------------------------------------------------
 
     def queued(self, request: Request, now: float) -> None:
-        self.request_process.observe(0.0002)
         if self._idle_since is not None:
             self._add("sglang:scheduler_idle_seconds_total", now - self._idle_since)
             self._add('sglang:scheduler_stage_seconds_total{category="idle"}', 0.45 * (now - self._idle_since))
@@ -108,6 +107,7 @@ class SglangPage(Observer):
 
     def scheduled(self, request: Request, now: float) -> None:
         assert request.scheduled_at is not None
+        self.request_process.observe(0.0002)
         waited = request.scheduled_at - request.queued_at
         self.queue.observe(waited)
         self._queue_latencies.append(waited)

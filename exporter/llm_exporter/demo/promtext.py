@@ -120,8 +120,9 @@ class Page:
             if line.startswith("# origin"):
                 continue
             if line.startswith("# HELP "):
-                family = _Family(line + "\n", always=self._always)
-                self._families[line.split(" ", 3)[2]] = family
+                name = line.split(" ", 3)[2]
+                family = _Family(line + "\n", always=self._always and not name.endswith("_created"))
+                self._families[name] = family
             elif line.startswith("#"):
                 family.header += line + "\n"
             else:
@@ -188,8 +189,7 @@ class Page:
         return self._append(self._families[family], f"{name}{{{text}}}", None)[0]
 
     def new_histogram(self, family: str, labels: Mapping[str, str], bounds: Sequence[float]) -> Histogram:
-        """One more histogram in a family that grows with use: buckets, count, sum, as single-process registries
-        do."""
+        """One more histogram in a family that grows with use, written as single-process registries do."""
         rows = []
         for bound in (*bounds, float("inf")):
             key = self.new_series(family, f"{family}_bucket", dict(sorted({**labels, "le": number_text(bound)}.items())))

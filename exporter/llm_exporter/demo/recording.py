@@ -62,8 +62,7 @@ def write_recording(
 
 
 def _meta(simulation: Simulation, seconds: float, skip: float) -> dict[str, Any]:
-    """What was done and what was true; the phase that covers most of the recording gives `truth`, `accept` and
-    `never`."""
+    """What was done and what was true; the longest phase gives `truth`, `accept` and `never`."""
     scenario = simulation.scenario
     phases = []
     for phase in scenario.side(simulation.kind).phases:

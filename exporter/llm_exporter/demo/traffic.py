@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from llm_exporter.demo.request import Request
 
+_CONVERSATION, _SALTED, _SHARED = 0, 1, 2  # kinds of text, for the keys
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -121,13 +123,13 @@ class PoissonTraffic:
         conversation = self._serial
         history = 0
         if load.salted:
-            keys = _keys(-self._serial, 0, prefix // self._block)
+            keys = _keys(_SALTED, self._serial, prefix // self._block)
         elif self._histories and rng.random() < load.conversations:
             conversation, history = self._histories.popleft()
             prefix = history
-            keys = _keys(conversation, 0, history // self._block)
+            keys = _keys(_CONVERSATION, conversation, history // self._block)
         elif prefix:
-            keys = _keys(-(1 + rng.randrange(load.prefixes) + 1000 * load.prefix_salt), 0, prefix // self._block)
+            keys = _keys(_SHARED, rng.randrange(load.prefixes) + 1000 * load.prefix_salt, prefix // self._block)
         prompt = min(prefix + unique, room - limit)
         del keys[max(0, prompt - 1) // self._block :]
         stops = rng.random() < load.stop_share
@@ -136,7 +138,7 @@ class PoissonTraffic:
         end = prompt + output
         publish: list[int] = []
         if load.conversations and end < room // 2:
-            publish = _keys(conversation, 0, end // self._block)
+            publish = _keys(_CONVERSATION, conversation, end // self._block)
             self._histories.append((conversation, end))
         return Request(
             prompt,
@@ -149,6 +151,6 @@ class PoissonTraffic:
         )
 
 
-def _keys(stream: int, first: int, last: int) -> list[int]:
-    """Chained keys of blocks first … last-1 of a text; the same text gives the same keys."""
-    return [hash((stream, position)) for position in range(first, last)]
+def _keys(kind: int, stream: int, blocks: int) -> list[int]:
+    """Chained keys of the first blocks of a text; the same text gives the same keys. No negative number: hash(-1) is hash(-2)."""
+    return [hash((kind, stream, position)) for position in range(blocks)]
