@@ -6,6 +6,7 @@ Built once per shape by `compile.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from llm_exporter.engines.tables import EngineTable, Release, Source, release
@@ -54,24 +55,17 @@ class Facts:
             labels = dict(series.labels)
             self.ranks = self.ranks or table.rank_label in labels
             key = Key(labels.get(table.model_label, self.sole_model), labels.get(table.rank_label, ""))
-            self.entries.setdefault(self.word(series.name), []).append(Entry(position, series.name, key, labels))
-        self.helps = {self.word(name): text for name, text in shape.helps.items()}
+            self.entries.setdefault(table.word(series.name), []).append(Entry(position, series.name, key, labels))
+        self.helps = {table.word(name): text for name, text in shape.helps.items()}
         self.present = set(self.entries)
         for name in self.entries:
             self.present.update(name.removesuffix(suffix) for suffix in HISTOGRAM_SUFFIXES if name.endswith(suffix))
         for name, kind in shape.types.items():
-            word = self.word(name)
+            word = table.word(name)
             self.present.add(word)
             if kind == "counter" and not word.endswith("_total"):  # OpenMetrics names the family without it
                 self.present.add(word + "_total")
         self.generation = self._generation()
-
-    def word(self, name: str) -> str:
-        """Table name of an upstream name: `sglang:x` and `sglang_x` → ":x"; foreign names as they are."""
-        prefix = self.table.prefix
-        if name.startswith(prefix) and name[len(prefix) : len(prefix) + 1] in (":", "_"):
-            return ":" + name[len(prefix) + 1 :]
-        return name
 
     @property
     def sole_model(self) -> str:
@@ -109,6 +103,35 @@ class Facts:
         return max(seen, default=UNKNOWN)
 
 
-def all_sources(table: EngineTable) -> list[Source]:
+def concerning(shape: Shape, table: EngineTable) -> tuple[Shape, list[int]]:
+    """The part of a page that its table can use, as a shape of its own, and where its series stand on the page.
+
+    A page may change for ever in what does not concern us (lists of LoRA adapters in labels); this part then stays the same.
+    """
+    words = _used_words(table)
+    named = {series.name for series in shape.series}
+    wanted = {name for name in named if table.word(name) in words}
+    at = [position for position, series in enumerate(shape.series) if series.name in wanted]
+    types = {name: kind for name, kind in shape.types.items() if not words.isdisjoint((table.word(name), table.word(name) + "_total"))}
+    for name in sorted(named | shape.types.keys()):
+        if table.word(name) in table.markers:
+            types.setdefault(name, "untyped")
+    helps = {name: text for name, text in shape.helps.items() if name in types or table.word(name) in words}
+    return Shape(tuple(shape.series[position] for position in at), types, helps), at
+
+
+@cache
+def _used_words(table: EngineTable) -> frozenset[str]:
+    """Every name that a table asks for."""
+    names = {source.name for source in all_sources(table)}
+    for row in table.rows:
+        names.update(row.born_with)
+        for choice in row.choices:
+            names.update(choice.zero_with)
+    return frozenset(name + suffix for name in names for suffix in ("", *HISTOGRAM_SUFFIXES))
+
+
+@cache
+def all_sources(table: EngineTable) -> tuple[Source, ...]:
     """Every source of a table."""
-    return [source for row in table.rows for choice in row.choices for source in choice.sources]
+    return tuple(source for row in table.rows for choice in row.choices for source in choice.sources)

@@ -9,23 +9,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from llm_exporter.engines import sglang, vllm
-from llm_exporter.engines.compile import Draft, Group, Number, compile_shape
+from llm_exporter.engines.compile import Draft, Number, compile_shape
+from llm_exporter.engines.facts import concerning
+from llm_exporter.engines.plan import Plan, build_plan, excluded, getter, positions
 from llm_exporter.engines.tables import EngineTable
-from llm_exporter.readings import FIELD, Absence, EngineReading, Layout, Slot
+from llm_exporter.readings import EngineReading, Layout, Slot
 from llm_exporter.sources.exposition import Page, Series, Shape
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 TABLES: Mapping[str, EngineTable] = {table.engine: table for table in (vllm.TABLE, sglang.TABLE)}
 
-KEPT_LAYOUTS = 8
-"""Layouts remembered per target, so that a series that does not concern us (a LoRA list) leaves the layout as it was."""
-
-KEPT_EXCLUSIONS = 8
-"""Plans remembered per shape for pages with the same impossible values."""
+KEPT = 8
+"""Plans and layouts remembered per target, and exclusions per plan: pages may alternate, and one that changes for ever must not fill memory."""
 
 
 def detect(shape: Shape) -> str | None:
@@ -37,7 +37,7 @@ def detect(shape: Shape) -> str | None:
 def _engine_names(shape: Shape) -> Counter[str]:
     """How many names of each engine are on the page."""
     seen: Counter[str] = Counter()
-    for name in chain((series.name for series in shape.series), shape.types):
+    for name in {series.name for series in shape.series} | shape.types.keys():
         for table in TABLES.values():
             prefix = table.prefix
             if name.startswith(prefix) and name[len(prefix) : len(prefix) + 1] in (":", "_"):
@@ -63,32 +63,11 @@ def missing_engine_hint(shape: Shape) -> str:
     return f"{vllm.TABLE.hint}; {sglang.TABLE.hint}; or another service answers here"
 
 
-class Plan(NamedTuple):
-    """What to do with the values of one shape.
+class Reader(NamedTuple):
+    """How to read pages of one shape: which of their values concern us, and what to do with those."""
 
-    Attributes:
-        engine: whose page it is.
-        layout: of the readings.
-        gather: values (page's, then constants) → one per slot, right where the slot is one series.
-        inputs: values → all that are used, for the check.
-        extra: constants behind the page's values.
-        sums: (slot position, number) of the slots that are made of several series.
-        histograms: [start, stop) of the buckets of each histogram.
-        draft: where it came from.
-        width: number of series of the page.
-        without: the plans that leave out given positions.
-    """
-
-    engine: str
-    layout: Layout
-    gather: Callable[[Sequence[float]], tuple[float, ...]]
-    inputs: Callable[[Sequence[float]], tuple[float, ...]]
-    extra: list[float]
-    sums: tuple[tuple[int, Number], ...]
-    histograms: tuple[tuple[int, int], ...]
-    draft: Draft
-    width: int
-    without: dict[frozenset[int], Plan]
+    pick: Callable[[Sequence[float]], tuple[float, ...]]
+    plan: Plan
 
 
 class Normaliser:
@@ -100,6 +79,7 @@ class Normaliser:
 
     def __init__(self, engine: str = "auto") -> None:
         self._engine = engine
+        self._plans: dict[tuple[object, ...], Plan] = {}
         self._layouts: dict[tuple[object, ...], Layout] = {}
         self._held: dict[Slot, tuple[float, float]] = {}
 
@@ -110,18 +90,20 @@ class Normaliser:
             page: as parsed.
             now_unix: wall time in seconds, for the age of pages with timestamps.
         """
-        plan = self._plan(page.shape)
-        if plan is None:
+        reader = self._reader(page.shape)
+        if reader is None:
             return None
-        values = page.values + plan.extra
+        plan = reader.plan
+        picked = reader.pick(page.values)
+        values = [*picked, *plan.constants]
         anomalies: Counter[str] = Counter()
         inputs = plan.inputs(values)
         if not math.isfinite(sum(inputs)) or min(inputs, default=0.0) < 0.0:
-            bad = frozenset(at for at in _positions(plan.draft) if not 0.0 <= values[at] < math.inf)
+            bad = frozenset(at for at in positions(plan.draft) if not 0.0 <= values[at] < math.inf)
             anomalies["negative"] = sum(values[at] < 0.0 and values[at] != -math.inf for at in bad)
             anomalies["not_finite"] = len(bad) - anomalies["negative"]
             plan = self._excluding(plan, bad)
-            values = page.values + plan.extra
+            values = [*picked, *plan.constants]
         numbers = list(plan.gather(values))
         for at, number in plan.sums:
             numbers[at] = self._sum(plan.layout.slots[at], number, values)
@@ -134,64 +116,50 @@ class Normaliser:
 
     def trace(self, shape: Shape) -> dict[Slot, tuple[Series, ...]]:
         """The series behind every slot of pages of this shape, for `explain` and `/debug/target/NAME`."""
-        plan = self._plan(shape)
-        if plan is None:
+        reader = self._reader(shape)
+        if reader is None:
             return {}
+        plan = reader.plan
         return {
-            slot: tuple(shape.series[at] for group in number.plus + number.minus for at in group)
+            slot: tuple(plan.series[at] for group in number.plus + number.minus for at in group)
             for slot, number in plan.draft.numbers.items()
         }
 
-    def _plan(self, shape: Shape) -> Plan | None:
+    def _reader(self, shape: Shape) -> Reader | None:
         if self not in shape.plans:
-            engine = detect(shape) if self._engine == "auto" else self._engine
-            known = engine is not None and _engine_names(shape)[engine] > 0
-            shape.plans[self] = self._build(engine, compile_shape(shape, TABLES[engine]), len(shape.series)) if engine and known else None
-        plan: Plan | None = shape.plans[self]
-        return plan
+            seen = _engine_names(shape)
+            engine = next((name for name, _ in seen.most_common(1)), "") if self._engine == "auto" else self._engine
+            shape.plans[self] = self._make_reader(engine, shape) if seen[engine] else None
+        reader: Reader | None = shape.plans[self]
+        return reader
 
-    def _build(self, engine: str, draft: Draft, width: int) -> Plan:
-        """Put the numbers of a draft in order. `width` is the number of series of the page."""
-        slots = tuple(draft.numbers)
-        extra: list[float] = []
-        gather: list[int] = []
-        sums: list[tuple[int, Number]] = []
-        for at, number in enumerate(draft.numbers.values()):
-            position = number.direct
-            if position is None:
-                position = width + len(extra)
-                extra.append(number.constant)
-                if number.plus or number.minus:
-                    sums.append((at, number))
-            gather.append(position)
-        return Plan(
-            engine,
-            self._layout(slots, draft),
-            _getter(gather),
-            _getter(_positions(draft)),
-            extra,
-            tuple(sums),
-            _bucket_runs(slots),
-            draft,
-            width,
-            {},
-        )
+    def _make_reader(self, engine: str, shape: Shape) -> Reader:
+        """A reader for a new shape; its plan is an old one where the series that concern us are the same."""
+        table = TABLES[engine]
+        ours, at = concerning(shape, table)
+        key = (engine, ours.series, tuple(ours.types.items()), tuple(ours.helps.items()))
+        plan = self._plans.get(key)
+        if plan is None:
+            draft = compile_shape(ours, table)
+            plan = build_plan(engine, draft, ours.series, self._layout(draft))
+        _keep(self._plans, key, plan)
+        return Reader(getter(at), plan)
 
-    def _layout(self, slots: tuple[Slot, ...], draft: Draft) -> Layout:
-        key = (slots, tuple(draft.sources.items()), tuple(draft.absent.items()))
-        layout = self._layouts.pop(key, None) or Layout(slots, draft.sources, draft.absent)
-        while len(self._layouts) >= KEPT_LAYOUTS:
-            del self._layouts[next(iter(self._layouts))]
-        self._layouts[key] = layout
+    def _layout(self, draft: Draft) -> Layout:
+        """The layout of a draft: an old one where it says the same."""
+        key = (tuple(draft.numbers), tuple(draft.sources.items()), tuple(draft.absent.items()))
+        layout = self._layouts.get(key) or Layout(tuple(draft.numbers), draft.sources, draft.absent)
+        _keep(self._layouts, key, layout)
         return layout
 
     def _excluding(self, plan: Plan, bad: frozenset[int]) -> Plan:
         """The plan for a page on which the given positions hold impossible values."""
-        if bad not in plan.without:
-            if len(plan.without) >= KEPT_EXCLUSIONS:
-                plan.without.clear()
-            plan.without[bad] = self._build(plan.engine, _excluded(plan.draft, bad), plan.width)
-        return plan.without[bad]
+        other = plan.without.get(bad)
+        if other is None:
+            draft = excluded(plan.draft, bad)
+            other = build_plan(plan.engine, draft, plan.series, self._layout(draft))
+        _keep(plan.without, bad, other)
+        return other
 
     def _sum(self, slot: Slot, number: Number, values: Sequence[float]) -> float:
         """Value of a slot that several series make up.
@@ -210,30 +178,12 @@ class Normaliser:
         return value
 
 
-def _positions(draft: Draft) -> list[int]:
-    """Every position of the page that is used, once."""
-    return list(dict.fromkeys(at for number in draft.numbers.values() for group in number.plus + number.minus for at in group))
-
-
-def _getter(positions: Sequence[int]) -> Callable[[Sequence[float]], tuple[float, ...]]:
-    """A fast gather that always answers a tuple."""
-    if len(positions) > 1:
-        return itemgetter(*positions)
-    return lambda values: tuple(values[at] for at in positions)
-
-
-def _bucket_runs(slots: Sequence[Slot]) -> tuple[tuple[int, int], ...]:
-    """Where the buckets of each histogram stand."""
-    runs: list[tuple[int, int]] = []
-    for at, slot in enumerate(slots):
-        if slot.part != "bucket":
-            continue
-        before = slots[at - 1] if at else None
-        if runs and before is not None and before.part == "bucket" and before[:4] == slot[:4]:
-            runs[-1] = runs[-1][0], at + 1
-        else:
-            runs.append((at, at + 1))
-    return tuple(runs)
+def _keep(kept: dict[K, V], key: K, value: V) -> None:
+    """Make an entry the youngest one, and forget the oldest beyond KEPT."""
+    kept.pop(key, None)
+    while len(kept) >= KEPT:
+        del kept[next(iter(kept))]
+    kept[key] = value
 
 
 def _raise_falling(numbers: list[float], start: int, stop: int) -> int:
@@ -244,24 +194,3 @@ def _raise_falling(numbers: list[float], start: int, stop: int) -> int:
             numbers[at] = numbers[at - 1]
             raised += 1
     return raised
-
-
-def _excluded(draft: Draft, bad: frozenset[int]) -> Draft:
-    """The draft without impossible values: repeated ranks are left to the good ones, else the field goes for that model and rank."""
-    numbers: dict[Slot, Number] = {}
-    lost: set[tuple[str, str, str]] = set()
-    for slot, number in draft.numbers.items():
-        plus = _good_groups(number.plus, bad)
-        minus = _good_groups(number.minus, bad)
-        if all(plus) and all(minus):
-            numbers[slot] = number._replace(plus=plus, minus=minus)
-        else:
-            lost.add((slot.field, slot.model, slot.rank))
-    numbers = {slot: number for slot, number in numbers.items() if (slot.field, slot.model, slot.rank) not in lost}
-    left = {slot.field for slot in numbers}
-    absent = {name: draft.absent.get(name, Absence.NOT_EXPOSED) for name in FIELD if name not in left}
-    return Draft(numbers, {name: names for name, names in draft.sources.items() if name in left}, absent)
-
-
-def _good_groups(groups: tuple[Group, ...], bad: frozenset[int]) -> tuple[Group, ...]:
-    return tuple(tuple(at for at in group if at not in bad) for group in groups)

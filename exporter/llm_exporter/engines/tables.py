@@ -130,7 +130,7 @@ class Row:
     absent: Callable[[Facts], Absence | None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # there is one of each: compared and hashed by identity
 class EngineTable:
     """All that is known of one engine's page.
 
@@ -155,6 +155,13 @@ class EngineTable:
     rows: tuple[Row, ...]
     markers: Mapping[str, str]
     hint: str
+
+    def word(self, name: str) -> str:
+        """Table name of an upstream name: `sglang:x` and `sglang_x` → ":x"; foreign names as they are."""
+        prefix = self.prefix
+        if name.startswith(prefix) and name[len(prefix) : len(prefix) + 1] in (":", "_"):
+            return ":" + name[len(prefix) + 1 :]
+        return name
 
     def upstream(self, name: str) -> str:
         """Name as documented upstream: ":x" → "vllm:x"."""

@@ -153,6 +153,7 @@ def test_lbl_04_lists_of_adapters_change_nothing() -> None:
     readings = [target.read(case(f"LBL-04/t{second:03}.prom")) for second in (0, 15, 30, 45, 60)]
     assert all(reading.layout is readings[0].layout for reading in readings), "the layout stays although the page's shape changes"
     assert all(max(reading.values) < 1e9 for reading in readings)
+    assert len(target.normaliser._plans) == 1, "what does not concern us costs no new plan"
 
 
 def test_his_06_a_bucket_that_falls_is_raised_and_counted() -> None:
