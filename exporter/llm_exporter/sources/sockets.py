@@ -19,6 +19,7 @@ from llm_exporter.sources import procfs
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _LISTEN = "0A"
+_LISTEN_COLUMN = f" {_LISTEN} "  # most lines are connections: not worth splitting
 # They hold the port for somebody in another network namespace, or for many: the engine is not behind them.
 _PROXIES = frozenset({"docker-proxy", "rootlessport", "slirp4netns", "pasta", "pasta.avx2", "conmon"})
 
@@ -36,6 +37,8 @@ def listeners(proc: Path) -> list[Listener]:
     found = []
     for name in ("tcp", "tcp6"):
         for line in (procfs.text(proc / "net" / name) or "").splitlines()[1:]:
+            if _LISTEN_COLUMN not in line:
+                continue
             fields = line.split()
             if len(fields) > 9 and fields[3] == _LISTEN and fields[9] != "0":
                 host, _, port = fields[1].rpartition(":")
