@@ -25,7 +25,7 @@ PAIRS = {
         "vllm/vllm-0.32.0-apiservers2-02-during-04.metrics.txt",
     ),
     "SGLang 0.5.23, loaded": ("sglang/0.5.23/real_cpu_retraction_2_load_8s.prom", "sglang/0.5.23/real_cpu_retraction_2_load_12s.prom"),
-    "SGLang 0.5.23, two ranks": (
+    "SGLang, new series each time": (
         "sglang/0.5.23/real_cpu_dp2_allsched_2_load_a.prom",
         "sglang/0.5.23/real_cpu_dp2_allsched_5_idle_33s.prom",
     ),
@@ -66,13 +66,13 @@ def measure(first: bytes, second: bytes, other: bytes) -> dict[str, float]:
 
 def main() -> None:
     columns = ("library", "first", "moved", "repeat", "compile", "read")
-    print(f"{'page':28}{'kB':>6}" + "".join(f"{name:>9}" for name in columns) + f"{'library ÷ repeat':>18}")
+    print(f"{'page':30}{'kB':>6}" + "".join(f"{name:>9}" for name in columns) + f"{'library ÷ repeat':>18}")
     for name, (first, second) in PAIRS.items():
         one, two = (FIXTURES / first).read_bytes(), (FIXTURES / second).read_bytes()
         cut = one[: one.rindex(b"\n# HELP") + 1]  # one family less
         times = measure(one, two, cut)
         row = "".join(f"{times[column]:9.3f}" for column in columns)
-        print(f"{name:28}{len(one) / 1000:6.0f}{row}{times['library'] / times['repeat']:18.0f}")
+        print(f"{name:30}{len(one) / 1000:6.0f}{row}{times['library'] / times['repeat']:18.0f}")
 
 
 if __name__ == "__main__":
