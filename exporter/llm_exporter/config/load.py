@@ -164,7 +164,8 @@ def _did_you_mean(at: Sequence[str | int]) -> str:
 def _word(document: Document, at: Sequence[str | int], message: str, remedy: str = "", *, key: bool = False) -> Problem:
     """One problem in the words of the house: `key.path: value …: what is wrong; remedy`; no value where the key itself (`key`) is wrong."""
     node, _, reached = document.node(at)
-    where = dotted(reached) or "the file"
+    whole = node is None or isinstance(node, yaml.MappingNode)  # else the rest of `at` is inside of a scalar, which only the model splits
+    where = dotted(at if whole else reached) or "the file"
     value = "" if key else _shown(node, reached)
     text = f"{where}: {value}{message}" + (f"; {remedy}" if remedy else "")
     return Problem(document.line(at), text)
@@ -176,7 +177,7 @@ def _shown(node: yaml.Node | None, path: Sequence[str | int]) -> str:
     if any(isinstance(step, str) and (step in SECRET_SECTIONS or is_secret_key(step)) for step in path):
         return f"value {HIDDEN}: "
     text = node.value
-    text = shown_url(text) if "@" in text or "://" in text else text
+    text = shown_url(text) if "@" in text or "://" in text or text.startswith("/") else text  # URLs and paths lose query and user
     text = printable(text)
     return f'value "{text}": ' if node.style in ("'", '"') or not text else f"value {text}: "
 

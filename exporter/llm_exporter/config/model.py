@@ -82,6 +82,12 @@ def _several(value: object) -> object:
     return value if isinstance(value, list | tuple) else (value,)
 
 
+def _alert_label(name: str) -> str:
+    if name in ("alertname", "severity", "target", "model", "slo"):
+        raise fault("is a label that alerts have anyway", remedy="remove it")
+    return name
+
+
 Enabled = Annotated[Switch, BeforeValidator(_switch), Placeholder("auto | true | false")]
 Crontab = Annotated[Text, AfterValidator(_crontab), Placeholder("<crontab>")]
 Timezone = Annotated[Text, AfterValidator(_timezone), Placeholder("<timezone>")]
@@ -234,7 +240,9 @@ class Generate(Section):
         default=15.0, description="Interval at which Prometheus scrapes the exporter; sets the shortest range."
     )
     job: Name = Field(default="llm-exporter", description="Value of the label `job` of the exporter in Prometheus.")
-    alert_labels: tuple[LabelName, ...] = Field(default=(), description="Labels of `llm_target_info` that alerts carry too.")
+    alert_labels: tuple[Annotated[LabelName, AfterValidator(_alert_label)], ...] = Field(
+        default=(), description="Labels of `llm_target_info` that alerts carry too."
+    )
     grafana_url: BaseUrl | None = Field(default=None, description="Base URL of Grafana, for links in alerts.")
     runbook_base_url: BaseUrl | None = Field(default=None, description="Base URL of the runbooks, for links in alerts.")
 

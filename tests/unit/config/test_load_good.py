@@ -131,8 +131,8 @@ WARNINGS = {
     "missing file": ("targets: [{name: a, url: 'http://a:1', authorization: {credentials_file: /no/such}}]", "there is no file /no/such now"),
     "slow scrapes": ("global: {scrape_interval: 2m}\nstall: {after: 30m}", "c.yml:1: global.scrape_interval: value 2m: is so long that the window of 1m holds no two scrapes"),
     "unused module": ("probe_modules: {m: {interval: 1m}}", "probe_modules.m: no target names this module"),
-    "slow probe": ("probe_modules: {m: {interval: 10s}}", "c.yml:1: probe_modules.m: is longer than the interval"),
-    "nothing": ("{}", "c.yml:1: the file: there is nothing to scrape; add a target"),
+    "slow probe": ("probe_modules: {m: {interval: 10s}}", "c.yml:1: probe_modules.m.timeout: is longer than the interval"),
+    "nothing": ("{}", "c.yml:1: targets: there is nothing to scrape; add a target"),
     "label": ("targets: [{name: a, url: 'http://a:1'}]\ngenerate: {alert_labels: [team]}", "c.yml:2: generate.alert_labels: no target has the label team"),
 }  # fmt: skip
 

@@ -127,7 +127,7 @@ configs = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(configs)
 def test_what_is_written_loads_to_the_same(config: Config) -> None:
     document = yaml.safe_dump(plain(config), allow_unicode=True)

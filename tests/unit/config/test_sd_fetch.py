@@ -238,4 +238,5 @@ def test_failures_leave_no_thread_and_no_descriptor() -> None:
         port = free.getsockname()[1]
     for _ in range(20):
         failure(HttpSdConfig(url=f"http://127.0.0.1:{port}/"))
-    assert (threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))) == before
+    assert threading.active_count() <= before[0]
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before[1]

@@ -117,6 +117,15 @@ def test_shown_values_keep_their_spelling() -> None:
     assert render_config("") == ""
 
 
+def test_what_is_not_understood_is_hidden_where_secrets_live() -> None:
+    text = f"a:\n  authorization: {PLANTED}\n  headers: [{PLANTED}]\n  basic_auth: {{username: [{PLANTED}]}}\n  url: 'http://u:{PLANTED}@[h'\n  token: {PLANTED}\n"
+    shown = render_config(text)
+    assert PLANTED not in shown
+    assert shown.count("<secret>") == 5
+    merged = f"x: &x {{credentials: {PLANTED}}}\na: {{authorization: {{<<: *x}}, headers: {{<<: {{A: {PLANTED}}}}}}}\n"
+    assert PLANTED not in render_config(merged)
+
+
 def test_secrets_are_equal_by_text_and_shown_by_none() -> None:
     one, same, other = Secret("a"), Secret("a"), Secret("b")
     assert (one == same, one == other, one == "a", hash(one) == hash(same)) == (True, False, False, True)
