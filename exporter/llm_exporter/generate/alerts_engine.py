@@ -1,0 +1,362 @@
+"""Alerts about the engine itself: reachable, alive, restarting, and what its queue and caches do."""
+
+from __future__ import annotations
+
+from llm_exporter.generate import evidence as say
+from llm_exporter.generate.alert import Alert, Cause, Flags, Severity, Subject
+from llm_exporter.generate.boards import EXPORTER, FLEET, GPU, TARGET
+from llm_exporter.generate.fragments import increase, last, users, with_traffic
+from llm_exporter.generate.promql import equals, lines, on_target, one_of, over, selector
+from llm_exporter.generate.settings import RuleSettings
+from llm_exporter.generate.thresholds import (
+    HIT_RATIO_DROP,
+    HIT_RATIO_REQUESTS,
+    KV_USAGE,
+    MISSING_SIGNALS,
+    PREEMPTION_RATIO,
+    PREEMPTIONS,
+    QUEUE_GROWTH,
+    RESTARTS,
+    SCRAPE_SECONDS,
+    STARTING_GRACE,
+)
+from llm_exporter.signals.recorded import HIT_RATIO_BEFORE, HIT_RATIO_NOW
+
+_M = ("target", "model")
+_LOADING = equals("state", "loading")
+_WARM_UP = 300  # seconds after a restart in which first requests compile and capture graphs
+_HOUR = 3600
+
+KV_FLAGS = Flags(
+    vllm=(
+        "--gpu-memory-utilization higher",
+        "--kv-cache-dtype fp8",
+        "--max-model-len or --max-num-seqs lower",
+        "--kv-offloading-size, to keep evicted blocks in host memory",
+    ),
+    sglang=(
+        "--mem-fraction-static higher",
+        "--kv-cache-dtype fp8_e4m3",
+        "--schedule-conservativeness higher, against retractions",
+        "--enable-hierarchical-cache, to keep evicted tokens in host memory",
+    ),
+)
+
+TARGET_DOWN = Alert(
+    name="LLMTargetDown",
+    severity=Severity.PAGE,
+    subject=Subject.DOWN,
+    labels=("target",),
+    summary="{{ $labels.target }} does not answer.",
+    value="its metrics could not be read for a minute (llm_target_up {{ $value }})",
+    evidence=(say.DOWN_REASON, say.STATE, say.LOST_GPUS, say.PROBES),
+    meaning="The server is gone, cut off, or too busy to answer at all. Its users most likely get nothing.",
+    confirm=(
+        "Read the reason: refused means no process, timeout a stuck or overloaded one, http_401 a changed token, dns or tls the way to it.",
+        "Fetch the page by hand from the exporter's host: `curl -m 10 URL/metrics`.",
+    ),
+    causes=(
+        Cause("The process ended: out of memory, a GPU error, a deployment.", TARGET, "Engine state"),
+        Cause("The API server's event loop is blocked: scrapes got slower before they failed.", EXPORTER, "Scrape duration"),
+        Cause("Network, proxy, certificate or token changed (several targets at once).", FLEET, "Targets"),
+        Cause("A GPU fell off the bus and took the process along.", GPU, "XID errors"),
+    ),
+    action="Look whether the process lives. If not, restart it and keep the log; if it does, take it out of the router and see "
+    "LLMEngineStalled.",
+    flags=Flags(
+        vllm=("--api-server-count higher, where the API server is too busy to answer",),
+        sglang=("--tokenizer-worker-num higher, where the HTTP server is too busy to answer", "--enable-metrics, or the page is not there"),
+    ),
+    board=TARGET,
+    hold=60,
+    expression=lambda settings: f"{last(settings, 'llm_target_up')} == 0",
+    blind="Muted for a quarter of an hour while the engine loads (LLMEngineStarting).",
+)
+
+ENGINE_STALLED = Alert(
+    name="LLMEngineStalled",
+    severity=Severity.PAGE,
+    subject=Subject.STALL,
+    labels=_M[:1],
+    summary="{{ $labels.target }} has work and does nothing.",
+    value="no token, no step and no finished request for the time of `stall.after`, with requests there",
+    evidence=(say.STATE, say.VERDICT, say.LOST_GPUS, say.PROBES),
+    meaning="Requests are accepted and never answered. Health checks stay green, so no router takes the server out.",
+    confirm=(
+        "Send one request by hand: `llm-exporter probe URL --prompt-tokens 64 --repeat 1`; it must time out.",
+        "Look at the GPU's power: near idle with 100 % utilisation is a kernel that spins in a deadlock.",
+    ),
+    causes=(
+        Cause("Ranks wait for each other in a collective (NCCL) that one of them never entered.", GPU, "Power and utilisation"),
+        Cause("A GPU reported an error.", GPU, "XID errors"),
+        Cause("The scheduler process died or is blocked, and the API server did not notice.", GPU, "CPU of the server's processes"),
+    ),
+    action="Take the server out of the router, dump its stacks (`py-spy dump --pid` of each process), restart it.",
+    flags=Flags(
+        vllm=("--disable-custom-all-reduce, where it hangs in collectives",),
+        sglang=("--watchdog-timeout, so that a hang ends itself", "--disable-custom-all-reduce, where it hangs in collectives"),
+    ),
+    board=TARGET,
+    hold=15,
+    expression=lambda settings: f"{last(settings, 'llm_engine_stalled')} == 1",
+    blind="A long prefill on a busy GPU is not a stall; `stall.after` in llm-exporter.yml is how long nothing may move.",
+)
+
+
+def _starting(settings: RuleSettings) -> str:
+    loading = _without_state(last(settings, "llm_engine_state", _LOADING))
+    restarts = over("increase", "llm_engine_restarts_total", settings.window(_WARM_UP))
+    grace = settings.changed.get(STARTING_GRACE.name, STARTING_GRACE.value)
+    before = over("last_over_time", selector("llm_engine_state", _LOADING), settings.shortest, offset=settings.span(grace))
+    again = over("increase", "llm_engine_restarts_total", settings.window(_HOUR))
+    return lines(
+        f"(({loading} == 1) or ({restarts} > 0))",
+        f"{on_target('unless')} ({before} == 1)",
+        f"{on_target('unless')} (round({again}) >= {settings.limit(RESTARTS)})",
+    )
+
+
+def _without_state(expression: str) -> str:
+    """Drops `state`, of which one value was selected."""
+    return f"max without (state) ({expression})"
+
+
+ENGINE_STARTING = Alert(
+    name="LLMEngineStarting",
+    severity=Severity.NONE,
+    subject=Subject.STARTING,
+    labels=("target",),
+    summary="{{ $labels.target }} is starting.",
+    value=f"loading, or restarted in the last 5 minutes; mutes for {STARTING_GRACE.text} at most",
+    evidence=(say.STATE, say.DOWN_REASON),
+    meaning="Expected after a deployment: weights load, graphs are captured, first requests are slow. It calls nobody and mutes the alerts "
+    "that a start sets off.",
+    confirm=("The server's log shows its progress.",),
+    causes=(
+        Cause("A deployment or a restart by hand.", TARGET, "Engine state"),
+        Cause("A crash; two within an hour end the muting and open LLMEngineRestarting.", TARGET, "Engine state"),
+    ),
+    action="None. If it never ends, LLMTargetDown comes through after the grace.",
+    board=TARGET,
+    expression=_starting,
+    thresholds=(STARTING_GRACE, RESTARTS),
+    blind="A load balancer without servers answers 503 like a loading engine: LLMTargetDown is then late by the grace.",
+)
+
+ENGINE_RESTARTING = Alert(
+    name="LLMEngineRestarting",
+    severity=Severity.TICKET,
+    subject=Subject.DOWN,
+    labels=("target",),
+    summary="{{ $labels.target }} restarts again and again.",
+    value=f"{{{{ $value | humanize }}}} restarts in an hour, limit {RESTARTS.text}",
+    evidence=(say.STATE, say.VERSION, say.LOST_GPUS),
+    meaning="Each restart ends the answers that were under way and empties the caches.",
+    confirm=("Open the link: counters fall to zero at each restart.", "Read the end of the log of the process before."),
+    causes=(
+        Cause("Out of memory, of the GPU or of the host.", GPU, "GPU memory"),
+        Cause("A GPU error kills the process.", GPU, "XID errors"),
+        Cause("A liveness probe of the orchestrator is too impatient for a long start or a busy server.", EXPORTER, "Scrape duration"),
+    ),
+    action="Find the last lines of the log before the restart. If it is memory, lower the memory share; if a GPU, drain the host.",
+    flags=Flags(vllm=("--gpu-memory-utilization lower",), sglang=("--mem-fraction-static lower",)),
+    board=TARGET,
+    expression=lambda settings: (
+        f"round({over('increase', 'llm_engine_restarts_total', settings.window(_HOUR))}) >= {settings.limit(RESTARTS)}"
+    ),
+    thresholds=(RESTARTS,),
+)
+
+
+def _queue_growing(settings: RuleSettings) -> str:
+    waiting = "llm_requests_waiting_capacity"
+    return lines(
+        f"{over('deriv', waiting, settings.window(600))} > {settings.limit(QUEUE_GROWTH)}",
+        f"and ({over('min_over_time', waiting, settings.window(300))} > 0)",
+    )
+
+
+QUEUE_GROWING = Alert(
+    name="LLMQueueGrowing",
+    severity=Severity.TICKET,
+    subject=Subject.LATENCY,
+    labels=_M,
+    summary="The queue of {{ $labels.target }} ({{ $labels.model }}) grows and does not empty.",
+    value=f"{{{{ $value | humanize }}}} requests a second over 10 minutes, limit {QUEUE_GROWTH.value}",
+    evidence=(say.WAITING, say.RUNNING, say.KV_USAGE, say.VERDICT),
+    meaning="More arrives than is served: everybody's wait gets longer until load falls or clients give up.",
+    confirm=("Open the link: waiting requests rise, and the rate of first tokens does not.",),
+    causes=(
+        Cause("Load rose above what the server can do.", TARGET, "Offered and served requests"),
+        Cause("The batch is at its limit although the KV cache has room.", TARGET, "Running, waiting and limit"),
+        Cause("The KV cache is full.", TARGET, "KV cache"),
+        Cause("The engine got slower: prefix cache, throttling, a slow host.", TARGET, "Prefix cache hit ratio"),
+    ),
+    action="Add a replica or route load away; if running stands at its limit with room in the KV cache, raise the limit.",
+    flags=Flags(
+        vllm=("--max-num-seqs higher, where the KV cache has room", "--max-num-queued-reqs, to refuse early"),
+        sglang=("--max-running-requests higher, where the KV cache has room", "--schedule-conservativeness lower", "--max-queued-requests"),
+    ),
+    board=TARGET,
+    hold=300,
+    expression=_queue_growing,
+    thresholds=(QUEUE_GROWTH,),
+    blind="A queue that is long and steady does not grow: the latency alerts see it.",
+)
+
+KV_NEARLY_FULL = Alert(
+    name="LLMKVCacheNearlyFull",
+    severity=Severity.TICKET,
+    subject=Subject.CACHE,
+    labels=_M,
+    summary="The KV cache of {{ $labels.target }} ({{ $labels.model }}) is almost full.",
+    value=f"{{{{ $value | humanizePercentage }}}} in use by running requests, limit {KV_USAGE.text}",
+    evidence=(say.RUNNING, say.WAITING, say.VERDICT),
+    meaning="The next long requests wait, or throw out others that then start again.",
+    confirm=("Open the link: usage stays at the top; look for waiting requests and preemptions beside it.",),
+    causes=(
+        Cause("Longer contexts than the server was sized for.", TARGET, "Prompt length"),
+        Cause("More requests at once.", TARGET, "Running, waiting and limit"),
+        Cause("Less memory for the cache than there could be.", GPU, "GPU memory"),
+    ),
+    action="If requests wait: fewer at once, a smaller KV format, or a replica. If nobody waits, it is well used: raise nothing.",
+    flags=KV_FLAGS,
+    board=TARGET,
+    hold=600,
+    expression=lambda settings: f"{over('avg_over_time', 'llm_kv_cache_usage_ratio', settings.window(300))} > {settings.limit(KV_USAGE)}",
+    thresholds=(KV_USAGE,),
+)
+
+
+def _preemptions(settings: RuleSettings) -> str:
+    thrown_back = increase(settings, "llm_preemptions_total", 600)
+    served = increase(settings, "llm_time_to_first_token_seconds_count", 600)
+    return lines(
+        f"{thrown_back} / {served} > {settings.limit(PREEMPTION_RATIO)}",
+        f"and (round({thrown_back}) >= {settings.limit(PREEMPTIONS)})",
+    )
+
+
+PREEMPTIONS_HIGH = Alert(
+    name="LLMPreemptionsHigh",
+    severity=Severity.TICKET,
+    subject=Subject.CACHE,
+    labels=_M,
+    summary="{{ $labels.target }} ({{ $labels.model }}) throws running requests back to the queue.",
+    value=f"{{{{ $value | humanize }}}} preemptions per first token over 10 minutes, limit {PREEMPTION_RATIO.value}",
+    evidence=(say.KV_USAGE, say.RUNNING, say.WAITING),
+    meaning="Answers stop in the middle and go on later; the work done for them is done again.",
+    confirm=("Open the link: preemptions come with a full KV cache.",),
+    causes=(
+        Cause("The KV cache is too small for the requests admitted.", TARGET, "KV cache"),
+        Cause("The engine admits too boldly: it bets on short answers and gets long ones.", TARGET, "Output length"),
+    ),
+    action="Admit fewer requests at once, or give the KV cache more room.",
+    flags=KV_FLAGS,
+    board=TARGET,
+    hold=300,
+    expression=_preemptions,
+    thresholds=(PREEMPTION_RATIO, PREEMPTIONS),
+)
+
+
+def _hit_ratio(settings: RuleSettings) -> str:
+    fell = f"{HIT_RATIO_BEFORE} - {HIT_RATIO_NOW} > {settings.limit(HIT_RATIO_DROP)}"
+    return with_traffic(settings, fell, users(settings, "llm_requests_finished_total", 1800, "outcome"), HIT_RATIO_REQUESTS)
+
+
+HIT_RATIO_LOW = Alert(
+    name="LLMPrefixCacheHitRatioLow",
+    severity=Severity.TICKET,
+    subject=Subject.CACHE,
+    labels=_M,
+    summary="The prefix cache of {{ $labels.target }} ({{ $labels.model }}) hits much less than the day before.",
+    value=f"the hit ratio of 30 minutes is {{{{ $value | humanizePercentage }}}} below the day before's, limit {HIT_RATIO_DROP.text}",
+    evidence=(say.KV_USAGE, say.VERDICT, say.VERSION),
+    meaning="Prompts that used to be half free are computed in full: first tokens come later, the same load needs more GPU.",
+    confirm=(
+        "Open the link: hit ratio against computed prompt tokens a second, which must have risen.",
+        "Compare a cold with a warm probe: if warm is as slow, the cache is off or is being evicted.",
+    ),
+    causes=(
+        Cause("The prompts changed: a time, an id or reordered tools at their start.", TARGET, "Prefix cache hit ratio"),
+        Cause("The router no longer sends the same prefixes to the same replica.", FLEET, "Prefix cache hit ratio"),
+        Cause("The cache is evicted: the KV cache is full.", TARGET, "KV cache"),
+        Cause("The server was restarted with the cache off, or is still cold.", TARGET, "Engine state"),
+    ),
+    action="Ask what was deployed when the ratio fell: prompt template, router, server flags.",
+    flags=Flags(
+        vllm=("--enable-prefix-caching (and not --no-enable-prefix-caching)", "--kv-offloading-size, against eviction"),
+        sglang=("remove --disable-radix-cache", "--schedule-policy lpm", "--enable-hierarchical-cache, against eviction"),
+    ),
+    board=TARGET,
+    hold=900,
+    expression=_hit_ratio,
+    thresholds=(HIT_RATIO_DROP, HIT_RATIO_REQUESTS),
+    blind="Compares with the day before, so a ratio that was always low opens nothing. Cold probes lower the ratio a little.",
+)
+
+
+def _signals_missing(settings: RuleSettings) -> str:
+    status = last(settings, "llm_signal_status", one_of("status", ("not_exposed", "stale")))
+    counted = f"count without (signal) (max without (window) ({status} == 1))"
+    return f"{counted} >= {settings.limit(MISSING_SIGNALS)}"
+
+
+SIGNALS_MISSING = Alert(
+    name="LLMSignalsMissing",
+    severity=Severity.TICKET,
+    subject=Subject.SIGNALS,
+    labels=("target", "status"),
+    summary="{{ $labels.target }} lacks signals that it should have ({{ $labels.status }}).",
+    value="{{ $value | humanize }} signals are {{ $labels.status }}",
+    evidence=(say.MISSING, say.VERSION),
+    meaning="Nobody is hurt, but alerts and panels that need these signals are blind.",
+    confirm=("Open the target's debug page on the exporter: it shows each raw line and what became of it.",),
+    causes=(
+        Cause("not_exposed: the engine was upgraded and renamed or dropped a metric.", EXPORTER, "Signal status"),
+        Cause("stale: the page's own times are old, or its gauges stand still while counters move.", EXPORTER, "Signal status"),
+        Cause("stale: a proxy serves a cached page.", EXPORTER, "Scrape duration"),
+    ),
+    action="not_exposed: compare the engine's version with the ones the exporter knows, upgrade the exporter or report it. stale: look at "
+    "the engine's metrics page by hand, twice.",
+    flags=Flags(
+        vllm=("remove --disable-log-stats", "--show-hidden-metrics-for-version, right after an upgrade"),
+        sglang=("--enable-metrics", "--enable-metrics-for-all-schedulers, with data-parallel attention"),
+    ),
+    board=EXPORTER,
+    hold=600,
+    expression=_signals_missing,
+    thresholds=(MISSING_SIGNALS,),
+    blind="What this engine or release never has (not_supported), and what is switched off (feature_off), opens nothing.",
+)
+
+SCRAPE_SLOW = Alert(
+    name="LLMScrapeSlow",
+    severity=Severity.TICKET,
+    subject=Subject.SIGNALS,
+    labels=("target",),
+    summary="{{ $labels.target }} takes long to give its metrics.",
+    value=f"{{{{ $value | humanizeDuration }}}} a scrape over 5 minutes, limit {SCRAPE_SECONDS.text}",
+    evidence=(say.VERDICT, say.RUNNING, say.VERSION),
+    meaning="The process that answers is the one that streams tokens: what delays the page delays every first token too.",
+    confirm=("Fetch the page by hand and time it: `curl -s -o /dev/null -w '%{time_total}' URL/metrics`.",),
+    causes=(
+        Cause("The API server's event loop is busy with tokenising and streaming.", TARGET, "Time to first token by phase"),
+        Cause("The host has too few CPUs.", GPU, "CPU pressure and throttling"),
+        Cause("The page is huge: many models, adapters or labels.", EXPORTER, "Samples per scrape"),
+    ),
+    action="Look at the frontend phase of the time to first token; if it is long, give the API server more processes.",
+    flags=Flags(vllm=("--api-server-count higher",), sglang=("--tokenizer-worker-num higher",)),
+    board=EXPORTER,
+    hold=300,
+    expression=lambda settings: (
+        f"{over('avg_over_time', selector('llm_target_scrape_duration_seconds'), settings.window(300))} > {settings.limit(SCRAPE_SECONDS)}"
+    ),
+    thresholds=(SCRAPE_SECONDS,),
+)
+
+ALERTS: tuple[Alert, ...] = (
+    TARGET_DOWN, ENGINE_STALLED, ENGINE_STARTING, ENGINE_RESTARTING, QUEUE_GROWING, KV_NEARLY_FULL, PREEMPTIONS_HIGH, HIT_RATIO_LOW,
+    SIGNALS_MISSING, SCRAPE_SLOW,
+)  # fmt: skip
