@@ -171,7 +171,9 @@ def test_lbl_02_data_parallel_ranks_are_shown_apart() -> None:
 def test_lbl_03_hostile_model_names_survive_the_round_trip() -> None:
     page = seen(CASES / "LBL-03")
     names = json.loads((CASES / "LBL-03" / "labels.json").read_text())
-    assert {s.labels["model"]: s.value for s in page.samples if s.name == "llm_requests_running"} == dict(zip(names, range(1, 6), strict=True))
+    assert {s.labels["model"]: s.value for s in page.samples if s.name == "llm_requests_running"} == dict(
+        zip(names, range(1, 6), strict=True)
+    )
 
 
 def test_lbl_04_adapter_lists_do_not_make_series() -> None:

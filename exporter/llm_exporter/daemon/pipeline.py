@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from llm_exporter.config.model import Target
+from llm_exporter.daemon.hardware_view import HardwareView
 from llm_exporter.engines import normalise
 from llm_exporter.errors import ParseError
 from llm_exporter.expose import targets
@@ -18,6 +19,7 @@ from llm_exporter.expose.page import Page
 from llm_exporter.expose.targets import TargetStatus
 from llm_exporter.signals.derive import PERSISTENT, derive
 from llm_exporter.signals.model import TargetView
+from llm_exporter.signals.verdict import VerdictKeeper
 from llm_exporter.sources.engine import Failed, Fetched
 from llm_exporter.sources.exposition import Page as SeriesPage
 from llm_exporter.sources.exposition import PageParser
@@ -54,6 +56,7 @@ class Pipeline:
         wall: wall clock, for timestamps only.
         extra_labels: names of labels that any target configures (one info metric has one set).
         process_lives: whether the target's process is known to live; None where that cannot be known.
+        hardware: (monotonic time) → what GPUs and host say about this target.
     """
 
     target: Target
@@ -62,10 +65,12 @@ class Pipeline:
     wall: Callable[[], float]
     extra_labels: tuple[str, ...] = ()
     process_lives: Callable[[], bool | None] = lambda: None
+    hardware: Callable[[float], HardwareView] = lambda _: HardwareView()
     status: TargetStatus = field(default_factory=TargetStatus)
     store: EngineStore = field(default_factory=EngineStore)
     view: TargetView | None = None
     last_page: SeriesPage | None = None
+    _verdict: VerdictKeeper = field(default_factory=VerdictKeeper)
     _parser: PageParser = field(default_factory=PageParser)
     _normaliser: normalise.Normaliser = field(default_factory=normalise.Normaliser)
 
@@ -86,7 +91,21 @@ class Pipeline:
 
     def publish(self, now: float, *, fresh: bool) -> None:
         """Derives and publishes. Without a fresh page only what outlives it is left."""
-        view = TargetView(self.target, now, self.store, fresh, self.status.state, self.timing.stall_after)
+        seen = self.hardware(now)
+        view = TargetView(
+            self.target,
+            now,
+            self.store,
+            fresh,
+            self.status.state,
+            self.timing.stall_after,
+            seen.gpu,
+            seen.host,
+            seen.foreign_memory,
+            seen.gpu_works,
+            seen.missing,
+        )
+        view = replace(view, decision=self._verdict.decide(view))
         self.view = view
         families = derive(view)
         name = self.target.name

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from llm_exporter.config.model import Target
-from llm_exporter.expose import targets
+from llm_exporter.expose import hardware, targets
 from llm_exporter.metrics import Metric
 from llm_exporter.signals import derive
 
 
 def declared() -> tuple[Metric, ...]:
     """All metrics that rooms publish through the page (the exporter's own of prometheus_client come beside them)."""
-    return (targets.info_metric(()), *targets.METRICS, *derive.METRICS)
+    return (targets.info_metric(()), *targets.METRICS, *derive.METRICS, *hardware.METRICS)
 
 
 def label_names(configured: Iterable[Target]) -> tuple[str, ...]:

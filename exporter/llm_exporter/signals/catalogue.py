@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llm_exporter.readings import FIELD
-from llm_exporter.signals import cache, engine, latency, phases, queue, slo, throughput
+from llm_exporter.signals import cache, engine, latency, limits, phases, queue, slo, throughput
 from llm_exporter.signals.model import Signal
 
 SIGNALS: tuple[Signal, ...] = (
@@ -13,6 +13,7 @@ SIGNALS: tuple[Signal, ...] = (
     *throughput.SIGNALS,
     *cache.SIGNALS,
     *queue.SIGNALS,
+    *limits.SIGNALS,
     *slo.SIGNALS,
 )
 

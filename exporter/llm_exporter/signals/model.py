@@ -15,6 +15,7 @@ from llm_exporter.config.model import Target
 from llm_exporter.metrics import Metric
 from llm_exporter.readings import Absence, Kind, Unit
 from llm_exporter.state.counters import Merged
+from llm_exporter.state.evidence import GpuEvidence, HostEvidence
 from llm_exporter.state.store import WINDOWS, EngineStore
 from llm_exporter.state.table import HistogramColumns
 from llm_exporter.state.window import Window
@@ -71,6 +72,29 @@ NOTHING = Outcome({})  # nothing to publish, and nothing to say about it: the si
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """The verdict as it is published at a tick.
+
+    Attributes:
+        cause: one of `bottleneck.CAUSES`. confidence: None where the verdict is unknown.
+        scores: cause → score. evidence: (cause, evidence) → membership.
+        starved: None where it cannot be told. gap: of this tick. gaps: window name → mean gap.
+        missing, hint, why: words for people.
+    """
+
+    cause: str
+    confidence: float | None
+    scores: Mapping[str, float]
+    evidence: Mapping[tuple[str, str], float]
+    starved: bool | None
+    gap: float | None
+    gaps: Mapping[str, float]
+    missing: tuple[str, ...] = ()
+    hint: str = ""
+    why: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelView:
     """One model of one target at one tick: newest published numbers and windows."""
 
@@ -116,6 +140,11 @@ class TargetView:
         fresh: whether the newest page is good enough to speak (the scrape succeeded and its own timestamps are not old).
         state: loading, ready, sleeping or unknown.
         stall_after: seconds of stillness that make a stall.
+        gpu, host: evidence of the last 30 seconds; None where there is no such source for this target.
+        foreign_memory: bytes of its GPUs' memory held by processes that belong to no target; None where not known.
+        gpu_works: whether the GPU showed real work in the last seconds; None where not known.
+        missing: sources that could not be had, in words for people.
+        decision: what the verdict's memory says at this tick; None before it was asked.
     """
 
     config: Target
@@ -124,6 +153,12 @@ class TargetView:
     fresh: bool
     state: str
     stall_after: float = 30.0
+    gpu: GpuEvidence | None = None
+    host: HostEvidence | None = None
+    foreign_memory: float | None = None
+    gpu_works: bool | None = None
+    missing: tuple[str, ...] = ()
+    decision: Decision | None = None
 
     @property
     def models(self) -> tuple[ModelView, ...]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from llm_exporter.readings import EngineReading
 from llm_exporter.state.counters import CounterBook, Merged
+from llm_exporter.state.progress import Progress
 from llm_exporter.state.window import LATENESS_SECONDS, Frame, Window, frames_within
 
 # The longest window (5m) and a little; older frames leave the ring.
@@ -38,7 +39,7 @@ class EngineStore:
         self.latest_at: float | None = None
         self.counted = Counted(0, 0)
         self.started_at: float | None = None  # monotonic time of the last restart that was seen
-        self.last_moved_at: dict[str, float] = {}
+        self.progress = Progress()
         self._book = CounterBook()
         self._frames: deque[Frame] = deque()
         self._identities: deque[tuple[float, float]] = deque()  # (seen at, process start time), changes only
@@ -55,6 +56,7 @@ class EngineStore:
             self.engine = reading.engine
             self._book = CounterBook()
             self._frames.clear()
+            self.progress = Progress()
         merged, changes = self._book.add(reading)
         self._note_identity(reading, at)
         frame = Frame(at, merged.table, merged.unwrapped)
@@ -63,6 +65,7 @@ class EngineStore:
         self.counted = Counted(self.counted.restarts + restarted, self.counted.anomalies + anomalies)
         if changes.restarted:
             self.started_at = at
+        self.progress.note(self._frames[-1] if self._frames else None, frame)
         self._frames.append(frame)
         while self._frames and self._frames[0].at < at - RING_SECONDS:
             self._frames.popleft()

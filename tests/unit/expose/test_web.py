@@ -49,7 +49,16 @@ class FakeSite:
         return "targets: []\n"
 
     def overview(self) -> list[dict[str, Any]]:
-        row = {"name": HOSTILE, "url": "http://x", "engine": "vllm", "engine_version": "1", "up": True, "state": "ready", "reason": "", "detail": HOSTILE}
+        row = {
+            "name": HOSTILE,
+            "url": "http://x",
+            "engine": "vllm",
+            "engine_version": "1",
+            "up": True,
+            "state": "ready",
+            "reason": "",
+            "detail": HOSTILE,
+        }
         return [row | {"hint": "", "age_seconds": 2.0, "notes": [HOSTILE], "verdict": None, "models": []}]
 
     def target_document(self, name: str) -> dict[str, Any] | None:

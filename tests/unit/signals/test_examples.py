@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from readings_made import INF, histogram, layout, of, reading, scalar
 
 from llm_exporter.config.model import Target
 from llm_exporter.signals.cache import SIGNALS as CACHE
@@ -19,6 +18,7 @@ from llm_exporter.signals.queue import SIGNALS as QUEUE
 from llm_exporter.signals.queue import theil_sen_slope
 from llm_exporter.state.store import EngineStore
 from llm_exporter.state.window import HistogramIncrease
+from readings_made import INF, histogram, layout, of, reading, scalar
 
 EXAMPLES: Mapping[str, dict[str, Any]] = {
     e["id"]: e for e in yaml.safe_load((Path(__file__).parents[2] / "fixtures" / "signals" / "examples.yaml").read_text())["examples"]
@@ -49,7 +49,9 @@ def hist_mean(d_sum: float, d_count: float) -> float | None:
     return increase(d_sum, d_count).mean
 
 
-def residual(ttft_sum: float, ttft_n: float, q_sum: float, q_n: float, p_sum: float, p_n: float, extra: float | None = None) -> float | None:
+def residual(
+    ttft_sum: float, ttft_n: float, q_sum: float, q_n: float, p_sum: float, p_n: float, extra: float | None = None
+) -> float | None:
     parts = [increase(q_sum, q_n), increase(p_sum, p_n)]
     if extra is not None:
         parts.append(increase(extra * ttft_n, ttft_n))
@@ -64,7 +66,9 @@ def hit_ratio(hits: float, queries: float) -> float | None:
 
 def offered_rate(d_first: float, d_waiting: float, w: float) -> float:
     first, waiting = scalar("first_tokens"), scalar("requests_waiting")
-    got = outcome(QUEUE, "llm_offered_requests_per_second", view_of((0, {first: 0, waiting: 5}), (w, {first: d_first, waiting: 5 + d_waiting})))
+    got = outcome(
+        QUEUE, "llm_offered_requests_per_second", view_of((0, {first: 0, waiting: 5}), (w, {first: d_first, waiting: 5 + d_waiting}))
+    )
     return got.values[()]
 
 

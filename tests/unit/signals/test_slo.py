@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from readings_made import INF, histogram, layout, reading
 
 from llm_exporter.config.model import Slo, Target
 from llm_exporter.metrics import Sample
 from llm_exporter.signals.derive import derive
 from llm_exporter.signals.model import TargetView
 from llm_exporter.state.store import EngineStore
+from readings_made import INF, histogram, layout, reading
 
 
 def published(threshold: float, bounds: list[float], counts: list[float]) -> dict[tuple[str, ...], float]:
@@ -59,5 +59,10 @@ def test_an_absent_histogram_says_so() -> None:
     target = Target(name="t", url="http://x:1", slos=(Slo(name="e2e", metric="e2e_request_latency", threshold=1.0, objective=0.9),))
     store = EngineStore()
     store.add(reading(layout(histogram("time_to_first_token", [1.0, INF])), [1, 1, 1.0]), 0)
-    statuses = [s.labels for f in derive(TargetView(target, 0, store, fresh=True, state="ready")) for s in f.samples if f.metric.name == "llm_signal_status"]
+    statuses = [
+        s.labels
+        for f in derive(TargetView(target, 0, store, fresh=True, state="ready"))
+        for s in f.samples
+        if f.metric.name == "llm_signal_status"
+    ]
     assert ("t", "slo_requests_total", "", "not_exposed") in statuses
