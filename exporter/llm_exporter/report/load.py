@@ -96,7 +96,7 @@ def token_cost(prompt: Floats, generated: Floats, busy: Floats) -> Cost | None:
     r2 = 1 - residual**2 / spread
     if r2 < MIN_R2 or not solution.any():
         return None
-    correlation = float(np.corrcoef(tokens.T)[0, 1])
+    correlation = float(np.atleast_2d(np.corrcoef(tokens.T))[0, 1])
     per_prompt, per_generated = (float(value) for value in np.asarray(solution / scale))
     return Cost(per_prompt, per_generated, float(r2), bool(abs(correlation) < MAX_CORRELATION and solution.all()), int(fit.sum()))
 

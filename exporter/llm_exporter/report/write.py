@@ -15,7 +15,7 @@ from llm_exporter.report.directory import REPORT_HTML, REPORT_JSON, REPORT_MARKD
 from llm_exporter.report.document import document
 from llm_exporter.report.html import render_html
 from llm_exporter.report.markdown import render_markdown
-from llm_exporter.report.plots import draw
+from llm_exporter.report.plots import draw_all
 from llm_exporter.report.review import Review
 
 
@@ -29,7 +29,7 @@ def write_review(review: Review, directory: Path, made_at: float, *, png: bool =
         png: write each plot as a file too.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    plots = [draw(one, review) for one in review.models]
+    plots = draw_all(review)
     written, names = [], {}
     if png:
         for position, images in enumerate(plots):
