@@ -105,6 +105,7 @@ def gpu_reader(library: Any, seconds: int) -> GpuTick:
     gpus = max(1, len(tick.readings))
     print(f"GPU reader, {gpus} GPU(s), {seconds} s at 1 Hz; first tick with initialisation {first:.1f} ms")
     report("tick, per GPU", [cost / gpus for cost in costs], f"= {statistics.mean(costs) / gpus:.3f} ms per GPU and second")
+    print("  each tick, ms: " + " ".join(f"{cost:.1f}" for cost in costs))
     for name, samples in sorted(binding.milliseconds.items(), key=lambda item: -sum(item[1])):
         report(name, samples, f"= {sum(samples) / seconds / gpus:.3f} ms/s")
     reader.close()
@@ -122,8 +123,8 @@ def other_readers(repeat: int = 5) -> None:
     try:
         nvitop = importlib.import_module("nvitop")
         exporter = importlib.import_module("nvitop_exporter.exporter")
-    except ImportError:
-        print("  nvitop-exporter is not installed")
+    except ImportError as error:
+        print(f"  nvitop-exporter cannot be imported ({error})")
         return
     devices = nvitop.Device.all()
     page = exporter.PrometheusExporter(devices, interval=1.0)

@@ -39,7 +39,7 @@ while time.monotonic() < end:
         torch.cuda.synchronize()
     time.sleep(0.05)
 """
-SECONDS = 26
+SECONDS = 32
 
 # Least and most that a row may say, in base units.
 PLAUSIBLE = {
@@ -118,7 +118,7 @@ def run() -> Iterator[Run]:
         nvml.close()
         if load is not None:
             load.kill()
-            load.wait(10)
+            load.communicate(timeout=10)
 
 
 def test_all_sources_work_and_every_gpu_answers(run: Run) -> None:
@@ -157,8 +157,9 @@ def test_counters_never_fall(run: Run) -> None:
 
 def test_the_cost_stays_within_five_milliseconds_per_gpu_and_second(run: Run) -> None:
     gpus = len(run.ticks[-1].readings)
-    steady = run.costs[1:21]  # two rounds of the slow calls
+    steady = run.costs[1:31]  # three rounds of the slow calls
     print(f"\nmean {statistics.mean(steady) / gpus * 1e3:.3f} ms per GPU and second, max {max(steady) * 1e3:.1f} ms")
+    print(" ".join(f"{cost * 1e3:.1f}" for cost in run.costs))
     assert statistics.mean(steady) / gpus <= 0.005
 
 
