@@ -157,7 +157,7 @@ def test_counters_never_fall(run: Run) -> None:
 
 def test_the_cost_stays_within_five_milliseconds_per_gpu_and_second(run: Run) -> None:
     gpus = len(run.ticks[-1].readings)
-    steady = run.costs[1:31]  # three rounds of the slow calls
+    steady = run.costs[2:32]  # three rounds of the slow calls; the first pair of GPM samples costs 25 ms, once
     print(f"\nmean {statistics.mean(steady) / gpus * 1e3:.3f} ms per GPU and second, max {max(steady) * 1e3:.1f} ms")
     print(" ".join(f"{cost * 1e3:.1f}" for cost in run.costs))
     assert statistics.mean(steady) / gpus <= 0.005
