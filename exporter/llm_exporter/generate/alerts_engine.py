@@ -12,7 +12,6 @@ from llm_exporter.generate.thresholds import (
     HIT_RATIO_DROP,
     HIT_RATIO_REQUESTS,
     KV_USAGE,
-    MISSING_SIGNALS,
     PREEMPTION_RATIO,
     PREEMPTIONS,
     QUEUE_GROWTH,
@@ -299,8 +298,7 @@ HIT_RATIO_LOW = Alert(
 
 def _signals_missing(settings: RuleSettings) -> str:
     status = last(settings, "llm_signal_status", one_of("status", ("not_exposed", "stale")))
-    counted = f"count without (signal) (max without (window) ({status} == 1))"
-    return f"{counted} >= {settings.limit(MISSING_SIGNALS)}"
+    return f"count without (signal) (max without (window) ({status} == 1))"
 
 
 SIGNALS_MISSING = Alert(
@@ -327,7 +325,6 @@ SIGNALS_MISSING = Alert(
     board=EXPORTER,
     hold=600,
     expression=_signals_missing,
-    thresholds=(MISSING_SIGNALS,),
     blind="What this engine or release never has (not_supported), and what is switched off (feature_off), opens nothing.",
 )
 

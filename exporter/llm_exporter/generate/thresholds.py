@@ -46,7 +46,7 @@ class Threshold(NamedTuple):
             return f"{value.normalize():f} s"
         if unit is Unit.BYTES:
             return f"{value / _MEBIBYTE:f} MiB"
-        return f"{value:f} {unit.value}".rstrip()
+        return f"{value.normalize():f} {unit.value}".rstrip()
 
 
 def _ratio(name: str, value: str, meaning: str, source: str = _STARTING) -> Threshold:
@@ -86,7 +86,6 @@ FOREIGN_MEMORY = Threshold(
 XID_AGE = _seconds("xid_age", "900", "age of an XID event until which it is worth a ticket")
 SCRAPE_SECONDS = _seconds("scrape_seconds", "2", "mean time of a scrape; a healthy engine takes milliseconds")
 RESTARTS = _count("restarts", 2, "restarts within an hour", "a deployment restarts once")
-MISSING_SIGNALS = _count("missing_signals", 1, "signals that should be there and are not", "any is one too many")
 REVIEW_AGE = _seconds("review_age", str(8 * 86_400), "age of the last capacity review", "a week and a day")
 STARTING_GRACE = _seconds(
     "starting_grace",
@@ -108,7 +107,7 @@ BURN_FLOOR = {
 
 THRESHOLDS: tuple[Threshold, ...] = (
     TTFT_P99, TTFT_P99_REQUESTS, ERROR_RATIO, ERROR_REQUESTS, PROBE_BAD_RATIO, PROBE_RUNS, QUEUE_GROWTH, KV_USAGE, PREEMPTION_RATIO,
-    PREEMPTIONS, HIT_RATIO_DROP, HIT_RATIO_REQUESTS, THROTTLED, FOREIGN_MEMORY, XID_AGE, SCRAPE_SECONDS, RESTARTS, MISSING_SIGNALS,
+    PREEMPTIONS, HIT_RATIO_DROP, HIT_RATIO_REQUESTS, THROTTLED, FOREIGN_MEMORY, XID_AGE, SCRAPE_SECONDS, RESTARTS,
     REVIEW_AGE, STARTING_GRACE, *BURN_FACTOR.values(), *BURN_FLOOR.values(),
 )  # fmt: skip
 THRESHOLD = {threshold.name: threshold for threshold in THRESHOLDS}
