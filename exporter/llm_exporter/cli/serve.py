@@ -44,7 +44,7 @@ def command(config_file: Path, address: str, web_config: Path | None, level: str
     signal.signal(signal.SIGHUP, on_hup)
     daemon.start()
     app = application(daemon, daemon.web_settings)
-    server = HttpServer(app, address, threads=daemon.web_settings().max_requests)
+    server = HttpServer(app, address, threads=daemon.web_settings().max_requests, web_config=web_config)
     server.start()
     log.info("llm-exporter %s listens on port %d", __version__, server.port)
     while not ended.is_set():

@@ -1,4 +1,4 @@
-"""The exporter as a whole: configuration, targets, hardware, schedules, and what the HTTP routes ask of it."""
+"""The exporter as a whole: configuration, discovery, targets, hardware, probes and reviews, and what the HTTP routes ask of it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,30 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from llm_exporter.config.load import load_config
+from llm_exporter.config.discovery import Discovery, DiscoveryResult
+from llm_exporter.config.load import Loaded, load
 from llm_exporter.config.model import Config
-from llm_exporter.config.render import render_config
 from llm_exporter.daemon import documents
 from llm_exporter.daemon.fleet import Fleet
+from llm_exporter.daemon.machine import Machine
 from llm_exporter.daemon.pipeline import Timing
+from llm_exporter.daemon.probes import Probes
 from llm_exporter.daemon.published import declared
+from llm_exporter.daemon.reviews import Reviews
+from llm_exporter.daemon.schedule import Every, Job, Schedule
 from llm_exporter.daemon.trace import trace
 from llm_exporter.errors import ConfigError
+from llm_exporter.expose import hardware
 from llm_exporter.expose.page import Page
 from llm_exporter.expose.web import WebSettings
+from llm_exporter.hardware import SourceState
 from llm_exporter.telemetry import Telemetry
 
 log = logging.getLogger("llm_exporter.daemon")
+
+# How often lists of targets are looked at; each is read when its own refresh_interval has passed.
+DISCOVERY_SECONDS = 5.0
+TASKS = ("scrape", "gpu", "host", "publish_hardware", "discovery", "probe", "report")
 
 
 class Daemon:
@@ -41,20 +51,26 @@ class Daemon:
         self._environ = os.environ if environ is None else environ
         self.telemetry = Telemetry()
         self.page = Page(declared(), time.monotonic, self.telemetry.registry)
-        # every name once: prometheus_client refuses a second declaration when both registries' collectors meet here
-        check = CollectorRegistry()
-        check.register(self.page)
-        self.telemetry.declare_task("scrape")
-        self.fleet = Fleet(self.page, self.telemetry.count)
-        self.config: Config | None = None
-        self._text = ""
-        self._reloading = threading.Lock()
+        # every name once: prometheus_client refuses a second declaration
+        CollectorRegistry().register(self.page)
+        for task in TASKS:
+            self.telemetry.declare_task(task)
+        self.machine = Machine(self.page, self.telemetry.count)
+        self.fleet = Fleet(self.page, self.telemetry.count, machine=self.machine)
+        self.probes = Probes(self.page, self.fleet)
+        self.reviews = Reviews(self.page, path)
+        self._schedule = Schedule(self.telemetry.count)
+        self._discovery: Discovery | None = None
+        self._found: DiscoveryResult | None = None
+        self._loaded: Loaded | None = None
+        self._changing = threading.Lock()
 
     # -- life ----------------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Loads the configuration and starts. Raises: ConfigError."""
         self._load()
+        self._schedule.start()
 
     def reload(self) -> None:
         """Loads the configuration again. Raises ConfigError and keeps the old one where it is wrong."""
@@ -68,36 +84,75 @@ class Daemon:
 
     def stop(self) -> None:
         """Ends everything; waits a few seconds at most."""
+        self._schedule.stop()
+        self.probes.stop()
         self.fleet.stop(3.0)
+        self.machine.stop()
 
     def _load(self) -> None:
-        with self._reloading:
-            config = load_config(self._path, self._environ)
-            text = render_config(self._path.read_text())
-            self._apply(config)
-            self.config, self._text = config, text
+        with self._changing:
+            loaded = load(self._path, self._environ)
+            for warning in loaded.warnings:
+                log.warning("%s", warning, extra={"task": "reload"})
+            config = loaded.config
+            discovery = Discovery(config)
+            self._apply(config, discovery.refresh(time.monotonic()))
+            self._discovery, self._loaded = discovery, loaded
             self.telemetry.reloaded(ok=True)
 
-    def _apply(self, config: Config) -> None:
-        timing = Timing(config.global_.scrape_interval, config.global_.scrape_timeout, config.stall.after)
-        self.fleet.apply(config.targets, timing)
+    def _apply(self, config: Config, found: DiscoveryResult) -> None:
+        self._found = found
+        self.machine.apply(config, found.targets)
+        self.fleet.apply(found.targets, Timing(config.global_.scrape_interval, config.global_.scrape_timeout, config.stall.after))
+        jobs = self.probes.apply(config, found.targets) | self.reviews.apply(config.report)
+        if config.file_sd_configs or config.http_sd_configs:
+            jobs["discovery"] = Job("discovery", Every(DISCOVERY_SECONDS), self.discover, settings=())
+        self._schedule.apply(jobs)
+        self._publish_discovery(found)
+
+    def discover(self) -> None:
+        """Looks at the lists of targets and takes over what changed."""
+        with self._changing:
+            if self._discovery is None or self._loaded is None:
+                return
+            before, found = self._found, self._discovery.refresh(time.monotonic())
+            if before is not None and before.targets != found.targets:
+                self._apply(self._loaded.config, found)
+            else:
+                self._found = found
+                self._publish_discovery(found)
+            told = set() if before is None else set(before.problems)
+            for problem in found.problems:
+                if problem not in told:
+                    log.warning("%s: %s", problem.source, problem.detail, extra={"source": "discovery", "reason": problem.reason})
+
+    def _publish_discovery(self, found: DiscoveryResult) -> None:
+        if not found.lists:
+            self.page.drop("discovery")
+            return
+        bad = next((one for one in found.lists if not one.ok), None)
+        state = SourceState(True) if bad is None else SourceState(False, bad.reason, bad.detail)
+        self.page.put("discovery", hardware.source_families({"discovery": state}))
 
     # -- what the routes ask ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def config(self) -> Config:
+        """The configuration in force; the defaults before the first load."""
+        return Config() if self._loaded is None else self._loaded.config
+
     def web_settings(self) -> WebSettings:
         """Switches of `web:`, as of now."""
-        if self.config is None:
-            return WebSettings()
         web = self.config.web
         return WebSettings(web.enable_reload, web.enable_debug, web.max_requests)
 
     def ready(self) -> bool:
         """Whether a configuration is loaded."""
-        return self.config is not None
+        return self._loaded is not None
 
     def config_text(self) -> str:
         """The configuration as written, secrets hidden."""
-        return self._text
+        return "" if self._loaded is None else self._loaded.written
 
     def overview(self) -> list[dict[str, Any]]:
         """A row per target."""
@@ -116,12 +171,12 @@ class Daemon:
 
     def probe(self, target: str, module: str, timeout: float | None) -> tuple[int, str | Page]:
         """One probe now."""
-        return 404, f"no probe module {module!r} for target {target!r}\n"
+        return self.probes.probe_now(target, module, timeout)
 
     def reports_directory(self) -> Path | None:
         """Where capacity reviews are kept."""
-        return None
+        return self.reviews.directory
 
     def reports(self) -> Sequence[dict[str, Any]]:
         """Rows of the index of reviews."""
-        return ()
+        return self.reviews.rows()

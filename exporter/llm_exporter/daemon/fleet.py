@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from llm_exporter.config.model import Target
 from llm_exporter.daemon.clients import client_for
 from llm_exporter.daemon.loop import Loop, first_offset
+from llm_exporter.daemon.machine import Machine
 from llm_exporter.daemon.pipeline import Pipeline, Timing
 from llm_exporter.daemon.published import label_names
 from llm_exporter.expose.page import Page
@@ -41,7 +42,7 @@ class Fleet:
         page: where targets publish.
         count: told (task, outcome, n).
         wall: wall clock.
-        process_lives: (target name) → whether its process is known to live.
+        machine: GPUs and host; None where targets are watched by their pages alone.
     """
 
     def __init__(
@@ -49,12 +50,12 @@ class Fleet:
         page: Page,
         count: Callable[[str, str, int], None],
         wall: Callable[[], float] = time.time,
-        process_lives: Callable[[str], bool | None] = lambda _: None,
+        machine: Machine | None = None,
     ) -> None:
         self._page = page
         self._count = count
         self._wall = wall
-        self._process_lives = process_lives
+        self._machine = machine
         self._running: dict[str, Running] = {}
         self._timing = Timing()
         self._lock = threading.Lock()
@@ -105,7 +106,11 @@ class Fleet:
             one.loop.stop(max(0.0, until - time.monotonic()))
 
     def _make(self, target: Target, timing: Timing, labels: tuple[str, ...], memory: Pipeline | None) -> Running:
-        pipeline = memory or Pipeline(target, self._page, timing, self._wall, labels, lambda: self._process_lives(target.name))
+        pipeline = memory or Pipeline(target, self._page, timing, self._wall, labels)
+        machine = self._machine
+        if machine is not None:
+            pipeline.process_lives = lambda: machine.process_lives(target.name)
+            pipeline.hardware = lambda now: machine.view(target.name, now)
         pipeline.timing, pipeline.extra_labels = timing, labels
         client = client_for(target)
         running: Running

@@ -1,14 +1,15 @@
-"""The HTTP server: cheroot in threads, with the web configuration's TLS and users in front of the application."""
+"""The HTTP server of the daemon: address, web configuration, and the application behind it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from cheroot import wsgi
-
 from llm_exporter.errors import ConfigError
+from llm_exporter.expose.webguard import WebGuard, wsgi_guard
+from llm_exporter.expose.webserver import WebServer
 
 # Room for requests at once beside web.max_requests, so that the limit can answer 503 instead of letting clients wait.
 SPARE_THREADS = 4
@@ -29,22 +30,21 @@ class HttpServer:
         application: WSGI.
         address: HOST:PORT; port 0 lets the kernel choose.
         threads: worker threads.
-        ssl_adapter: cheroot's TLS adapter, or None for plain HTTP.
+        web_config: file with TLS, users and headers (exporter-toolkit format), or None. Raises: ConfigError when it is wrong.
     """
 
-    def __init__(self, application: Callable[..., Any], address: str, *, threads: int, ssl_adapter: Any | None = None) -> None:
+    def __init__(self, application: Callable[..., Any], address: str, *, threads: int, web_config: Path | None = None) -> None:
         host, port = split_address(address)
-        self._server = wsgi.Server(
-            # "::" takes IPv4 too where the system allows it; cheroot falls back by itself where IPv6 is missing
+        guard = None if web_config is None else WebGuard(web_config)
+        self._server = WebServer(
             (host or "0.0.0.0", port),  # noqa: S104 — the contract's default listens everywhere, as every exporter does
-            application,
+            application if guard is None else wsgi_guard(application, guard),
+            guard=guard,
             numthreads=threads + SPARE_THREADS,
             max=threads + SPARE_THREADS,
-            request_queue_size=128,
             timeout=10,
             shutdown_timeout=2,
         )
-        self._server.ssl_adapter = ssl_adapter
         self._server.error_log = _quiet  # type: ignore[method-assign]
         self._thread: threading.Thread | None = None
 

@@ -1,0 +1,112 @@
+"""GPUs and host of this machine, read once a second in threads of their own and published as they stand.
+
+A call into the driver that hangs stops the GPU thread only; the publishing thread then says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from llm_exporter.config.model import Config, Target
+from llm_exporter.daemon.hardware_view import HardwareView, hardware_view
+from llm_exporter.daemon.loop import Loop
+from llm_exporter.expose import hardware
+from llm_exporter.expose.page import Page
+from llm_exporter.hardware import GpuReading
+from llm_exporter.sources.host import HostReader
+from llm_exporter.sources.nvml import NvmlReader
+from llm_exporter.sources.processes import ProcessSearch
+from llm_exporter.state.hardware import HardwareState
+
+GPU_SOURCES = ("nvml", "gpm", "gpu_processes")
+OWNER = "machine"
+
+
+class Machine:
+    """Reads this machine for all targets.
+
+    Args:
+        page: where GPUs and hosts are published.
+        count: told (task, outcome, n).
+        gpu_reader, host_reader: stand-ins in tests.
+    """
+
+    def __init__(
+        self,
+        page: Page,
+        count: Callable[[str, str, int], None],
+        gpu_reader: NvmlReader | None = None,
+        host_reader: HostReader | None = None,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self.state = HardwareState()
+        self._page = page
+        self._count = count
+        self._gpu_reader = gpu_reader or NvmlReader(proc=proc)
+        self._host_reader = host_reader or HostReader(proc=proc)
+        self._searches: tuple[ProcessSearch, ...] = ()
+        self._expected: int | None = None
+        self._settings: tuple[object, ...] = ()
+        self._loops: list[Loop] = []
+        self._gpu_on = self._host_on = False
+
+    def apply(self, config: Config, targets: Iterable[Target]) -> None:
+        """Takes over the configuration; loops start anew only where their settings changed."""
+        targets = list(targets)
+        self._searches = tuple(ProcessSearch.of(t.name, t.url, t.process.find, t.process.cmdline) for t in targets)
+        self._expected = config.gpu.expected_count
+        self.state.configure({target.name: target.gpus for target in targets})
+        settings = (config.gpu.enabled, config.gpu.interval, config.host.enabled)
+        if settings == self._settings:
+            return
+        self._settings = settings
+        self.stop()
+        self.state = HardwareState(interval=config.gpu.interval)
+        self.state.configure({target.name: target.gpus for target in targets})
+        self._gpu_on, self._host_on = config.gpu.enabled is not False, config.host.enabled is not False
+        if self._gpu_on:
+            self._start("gpu", self.read_gpus, config.gpu.interval)
+        else:
+            self.state.disable(*GPU_SOURCES)
+        if self._host_on:
+            self._start("host", self.read_hosts, 1.0)
+        else:
+            self.state.disable("host")
+        self._start("publish_hardware", self.publish, 1.0)
+
+    def _start(self, task: str, tick: Callable[[float], None], interval: float) -> None:
+        loop = Loop(task, tick, interval, lambda outcome, n: self._count(task, outcome, n))
+        self._loops.append(loop)
+        loop.start()
+
+    def read_gpus(self, now: float) -> None:
+        """One round of the GPU reader."""
+        self.state.add_gpus(self._gpu_reader.tick(now))
+
+    def read_hosts(self, now: float) -> None:
+        """One round of the host reader."""
+        readings: tuple[GpuReading, ...] = self.state.gpus(now) if self._gpu_on else ()
+        self.state.add_hosts(self._host_reader.tick(now, self._searches, readings))
+
+    def publish(self, now: float) -> None:
+        """Publishes what stands at `now`."""
+        self._page.put(OWNER, hardware.families(self.state, now, expected_count=self._expected))
+
+    def view(self, target: str, now: float) -> HardwareView:
+        """What this machine says about one target."""
+        return hardware_view(self.state, target, now)
+
+    def process_lives(self, target: str) -> bool | None:
+        """Whether the target's process is known to live."""
+        return self.state.process_alive(target, time.monotonic())
+
+    def stop(self) -> None:
+        """Ends the loops and lets go of the driver."""
+        for loop in self._loops:
+            loop.stop()
+        for loop in self._loops:
+            loop.stop(2.0)
+        self._loops = []
+        self._gpu_reader.close()
