@@ -158,7 +158,7 @@ class _Process:
         self._fresh: tuple[float, tuple[ThreadReading, ...]] | None = None
         self._busy: list[int] = []
         self._comms: dict[int, str] = {}
-        self.command = safe_command(procfs.arguments(proc, pid))
+        self.command = ""
         self.allowed: frozenset[int] = frozenset()
         self.chain: tuple[Group, ...] = ()
 
@@ -170,6 +170,7 @@ class _Process:
         """Read all threads and choose the busy ones."""
         first = self._swept_at is None
         self._swept_at = now
+        self.command = safe_command(procfs.arguments(self._proc, self._pid))  # engines set a title once they are loaded
         self.allowed = procfs.allowed_cpus(self._proc, self._pid)
         threads = [thread for tid in procfs.thread_ids(self._proc, self._pid) if (thread := self._thread(tid))]
         demand = {t.tid: (t.run_seconds or t.cpu_seconds) + (t.wait_seconds or 0.0) for t in threads}

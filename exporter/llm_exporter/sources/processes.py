@@ -78,8 +78,9 @@ class ProcessFinder:
         urgent = self._soon or bool(gpus - self._seen_gpu_pids)
         if tuple(searches) != self._searches or age >= RESCAN_SECONDS or (urgent and age >= _RESCAN_SOON_SECONDS):
             self._searches, self._seen_gpu_pids = tuple(searches), gpus
-            self._scanned_at, self._soon = now, False
+            self._scanned_at = now
             self._found = self._scan(gpus, now)
+            self._soon = self._names.pending
         return self._found
 
     def look_again(self) -> None:

@@ -152,6 +152,11 @@ class Names:
             thread.start()
         return self._known[host][1] if host in self._known else frozenset()
 
+    @property
+    def pending(self) -> bool:
+        """Whether an answer is on its way."""
+        return bool(self._running)
+
     def _look_up(self, host: str, now: float) -> None:
         try:
             addresses = frozenset(ipaddress.ip_address(text.partition("%")[0]) for text in self._resolve(host))

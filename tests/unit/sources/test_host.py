@@ -115,7 +115,7 @@ def test_a_name_is_local_when_it_leads_to_an_address_of_this_machine(vllm: FakeM
     bench.tick(0, near, far)
     for thread in list(bench.reader._finder._names._running.values()):
         thread.join(5)
-    readings = bench.tick(11, near, far).readings
+    readings = bench.tick(1.5, near, far).readings
     assert 100 in roles(readings[0])
     assert readings[1].missing == {"processes": "remote"}
 
