@@ -104,7 +104,7 @@ class SimulatedGpu(Observer):
         power = idle + (limit - idle) * sum(share * kind.power for share, kind in kinds) * conditions.clock_ratio
         capped = power > 0.93 * limit
         bits = conditions.throttle_reason | (SW_POWER_CAP if capped else 0) | (IDLE if graphics < 0.01 else 0)
-        clock = hardware.clock_mhz * conditions.clock_ratio * (1.0 - 0.2 * max(0.0, (power - 0.85 * limit) / limit))
+        clock = hardware.clock_mhz * conditions.clock_ratio * (1.0 - 1.6 * max(0.0, power / limit - 0.85))
         self._energy_joules += power * passed
         if conditions.throttle_reason:
             self._throttled_seconds += passed

@@ -119,7 +119,7 @@ _HARDWARE = ("h200-8b", "h100-8b")
 _CALM = (Load(rate=9.0), Load(rate=7.0))
 _FINE = ("none", "decode_memory")
 _BAD = ("idle", "queue", "kv_cache", "host_starved", "launch_bound", "frontend", "throttled", "foreign_process", "stalled")
-_SETTLE = 60.0  # recovery: a queue that grew for minutes drains at its own pace
+_SETTLE = 70.0  # recovery: a queue that grew for minutes drains at its own pace
 
 _LONG_PREFIX = (Load(rate=8.3, prefix_tokens=2200), Load(rate=7.2, prefix_tokens=2200))
 _LONG_OUTPUT = Load(
@@ -175,8 +175,8 @@ _TROUBLES: Mapping[str, _Trouble] = {
         "long outputs fill the KV cache: requests are thrown back and computed again",
         ("kv_cache",),
         ("host_starved", "stalled", "frontend", "idle"),
-        (replace(_LONG_OUTPUT, rate=1.75), replace(_LONG_OUTPUT, rate=1.2)),
-        rush=8.0,
+        (replace(_LONG_OUTPUT, rate=1.65), replace(_LONG_OUTPUT, rate=1.2)),
+        rush=9.0,
     ),
     "stalled": _Trouble(
         "the engine hangs: /health and /metrics still answer, no token comes",
@@ -222,7 +222,7 @@ def _scenario(
     calm: tuple[Load, Load] = _CALM,
     overrides: Mapping[str, Any] | None = None,
     plan: Sequence[tuple[float, float, str]] = (),
-    stop: float = 270.0,
+    stop: float = 290.0,
     summary: str = "",
 ) -> Scenario:
     plan = plan or ((60.0, 180.0, name),)
@@ -244,12 +244,12 @@ def _healthy() -> Scenario:
 
 def _tour() -> Scenario:
     names = ("long-prompts", "cache-collapse", "starved", "starved-frontend", "kv-pressure", "stalled")
-    plan = [(60.0 + 150.0 * turn, 135.0 + 150.0 * turn, name) for turn, name in enumerate(names)]
+    plan = [(60.0 + 160.0 * turn, 135.0 + 160.0 * turn, name) for turn, name in enumerate(names)]
     return _scenario(
         "tour",
         tuple(f"{start:.0f} s to {end:.0f} s: {_TROUBLES[name].what}." for start, end, name in plan),
         plan=plan,
-        stop=60.0 + 150.0 * len(names),
+        stop=60.0 + 160.0 * len(names),
         overrides=_SMALL_CACHE,
         summary="all troubles in turn, 75 s each, with a quiet time between them",
     )

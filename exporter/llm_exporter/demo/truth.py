@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 from collections import deque
 from dataclasses import asdict, dataclass
+from itertools import islice
 
 from llm_exporter.demo.model import Engine
 from llm_exporter.demo.request import Observer, Request, State, Step
@@ -64,7 +65,8 @@ class Truth:
         work_ratio: share of the time with a request in the engine; `gpu_ratio`: with the GPU at work;
             `gap_ratio`: with a request in the engine and nothing on the GPU.
         compute_ratio: share of the GPU's time that was prefill-like arithmetic.
-        waiting, running: time means; `waiting_end`, `running_end`, `kv_usage`: at the end of the window.
+        waiting, running: time means; `waiting_end`, `running_end`, `kv_usage`: at the end of the window;
+            `kv_usage_max`: the highest of the samples in it.
         throttled_ratio: share of the time in which the cgroup kept the server from running.
         frontend_busy_ratio: share of a core that the front end used.
     """
@@ -93,6 +95,7 @@ class Truth:
     waiting_end: int
     running_end: int
     kv_usage: float
+    kv_usage_max: float
     preemptions: int
     rejections: int
     aborts: int
@@ -264,6 +267,7 @@ class TruthLog(Observer):
             waiting_end=waiting,
             running_end=running,
             kv_usage=usage,
+            kv_usage_max=max(row[3] for row in islice(self._rows, first, last + 1)),
             preemptions=round(moved["preempted"]),
             rejections=round(moved["rejected"]),
             aborts=round(moved["aborted"]),

@@ -313,7 +313,7 @@ def test_while_the_engine_hangs_the_page_answers_and_stands_still() -> None:
         before = values(page.render(21.0))
         engine.advance(60.0)
         after = values(page.render(60.0))
-        moved = {series for series, value in after.items() if value == value and value != before.get(series)}  # noqa: PLR0124 - NaN
+        moved = {series for series, value in after.items() if value == value and value != before.get(series)}
         assert all(series.startswith(("process_cpu_seconds", "sglang:process_cpu", "sglang:http_requests")) for series in moved)
         assert moved
 

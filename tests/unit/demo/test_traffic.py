@@ -53,7 +53,7 @@ def test_lengths_fit_the_context_and_keys_never_cover_the_last_token() -> None:
     traffic = PoissonTraffic(load, block_tokens=16, context_tokens=4096, seed=2)
     for _ in range(2000):
         request = traffic.draw()
-        assert 0 < request.prompt_tokens
+        assert request.prompt_tokens > 0
         assert request.prompt_tokens + request.output_tokens <= 4096
         assert len(request.keys) * 16 < request.prompt_tokens
         assert request.output_tokens <= request.max_tokens
