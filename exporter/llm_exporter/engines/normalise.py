@@ -82,6 +82,7 @@ class Normaliser:
         self._plans: dict[tuple[object, ...], Plan] = {}
         self._layouts: dict[tuple[object, ...], Layout] = {}
         self._held: dict[Slot, tuple[float, float]] = {}
+        self._last: EngineReading | None = None
 
     def read(self, page: Page, now_unix: float | None = None) -> EngineReading | None:
         """One page in canonical words; None where it has no engine's metrics.
@@ -112,7 +113,8 @@ class Normaliser:
             if buckets != sorted(buckets):
                 anomalies["falling_buckets"] += _raise_falling(numbers, start, stop)
         age = None if now_unix is None or page.oldest_timestamp is None else now_unix - page.oldest_timestamp
-        return EngineReading(plan.engine, plan.layout, numbers, +anomalies, age)
+        self._last = EngineReading(plan.engine, plan.layout, numbers, +anomalies, age)
+        return self._last
 
     def trace(self, shape: Shape) -> dict[Slot, tuple[Series, ...]]:
         """The series behind every slot of pages of this shape, for `explain` and `/debug/target/NAME`."""
@@ -169,13 +171,21 @@ class Normaliser:
         """
         total = sum(max(values[at] for at in group) for group in number.plus)
         if not number.minus:
+            self._held.pop(slot, None)
             return total * number.scale
         value = max(0.0, total - sum(max(values[at] for at in group) for group in number.minus)) * number.scale
-        held_total, held = self._held.get(slot, (math.inf, 0.0))
+        held_total, held = self._held.get(slot) or self._undivided(slot, number.scale)
         if total >= held_total:
             value = max(value, held)
         self._held[slot] = total, value
         return value
+
+    def _undivided(self, slot: Slot, scale: float) -> tuple[float, float]:
+        """Total and value of a slot on the page before, where the part to take away was not born yet (SGLang's aborts)."""
+        at = self._last.layout.index.get(slot) if self._last is not None else None
+        if self._last is None or at is None:
+            return math.inf, 0.0
+        return self._last.values[at] / scale, self._last.values[at]
 
 
 def _keep(kept: dict[K, V], key: K, value: V) -> None:

@@ -347,6 +347,23 @@ def test_computed_tokens_do_not_fall_while_hits_are_ahead_of_their_prompts() -> 
     assert seen == [1000.0, 1000.0, 1100.0, 1600.0, 60.0, 110.0], "held, caught up, and fallen only with the engine's restart"
 
 
+def test_a_part_that_is_born_late_makes_no_counter_fall() -> None:
+    # SGLang shows aborts from the first one on; until then they were among the finished requests. Captured: real_cpu_8 and _9.
+    page = """
+sglang:num_running_reqs{{model_name="m"}} 0.0
+sglang:num_grammar_queue_reqs{{model_name="m"}} 0.0
+sglang:num_requests_total{{is_streaming="false",model_name="m"}} 5.0
+sglang:num_requests_total{{is_streaming="true",model_name="m"}} {streamed}
+{aborted}"""
+    aborts = 'sglang:num_aborted_requests_total{model_name="m"} 6.0\n'
+    target = Target()
+    seen = [
+        numbers(target.read(page.format(streamed=streamed, aborted=aborted)), "requests_finished")["", "other"]
+        for streamed, aborted in ((74.0, ""), (74.0, aborts), (79.0, aborts), (84.0, aborts), (2.0, ""), (3.0, aborts))
+    ]
+    assert seen == [79.0, 79.0, 79.0, 83.0, 7.0, 7.0]
+
+
 @pytest.mark.parametrize(
     ("documentation", "config", "expected"),
     [
