@@ -58,6 +58,7 @@ class FakeNvml:
             self.nvmlGpmSampleAlloc = self._gpm_alloc
             self.nvmlGpmSampleFree = self._free
             self.nvmlGpmSampleGet = self._gpm_get
+            self.nvmlGpmMigSampleGet = self._gpm_mig_get
             self.nvmlGpmMetricsGet = self._gpm_metrics
         if "xids" in self.document:
             self.nvmlEventSetCreate = self._event_set
@@ -245,6 +246,11 @@ class FakeNvml:
 
     def _gpm_get(self, handle: SimpleNamespace, sample: SimpleNamespace) -> None:
         sample.values = self._device("nvmlGpmSampleGet", handle)["gpm"]
+        sample.at = self.clock()
+
+    def _gpm_mig_get(self, handle: SimpleNamespace, gpu_instance: int, sample: SimpleNamespace) -> None:
+        children = self._device("nvmlGpmMigSampleGet", handle)["mig"]
+        sample.values = next(child["gpm"] for child in children if child["gi"] == gpu_instance)
         sample.at = self.clock()
 
     def _gpm_metrics(self, request: _GpmRequest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +33,7 @@ def device(number: int = 0, **values: Any) -> dict[str, Any]:
     } | values
 
 
-HOPPER = {
+HOPPER: dict[str, Any] = {
     "gpm": {"1": 99.0, "2": 80.0, "3": 12.0, "5": 90.0, "10": 18.0, "20": 4.0, "21": 8.0, "60": 0.0, "61": 0.0},
     "fields": {"82": 60, "74": 5_000_000_000, "76": 0, "269": 0, "270": 1_500_000_000, "271": 0},
     "energy_mj": 35_084_338,
@@ -254,11 +255,11 @@ def test_memory_falls_back_to_the_older_call() -> None:
 
 
 def test_a_nan_of_gpm_is_absent_and_a_pair_of_nothing_gives_nothing() -> None:
-    some = HOPPER | {"gpm": HOPPER["gpm"] | {"10": "nan"}}  # type: ignore[operator]
+    some = HOPPER | {"gpm": HOPPER["gpm"] | {"10": "nan"}}
     reading = only(Bench({"init": "OK", "devices": [device(**some)]}).at(1))
     assert reading.dram_active_ratio is None
     assert reading.sm_active_ratio == pytest.approx(0.8)
-    nothing = HOPPER | {"gpm": dict.fromkeys(HOPPER["gpm"], 0.0) | {"10": "nan"}}  # type: ignore[call-overload]
+    nothing = HOPPER | {"gpm": dict.fromkeys(HOPPER["gpm"], 0.0) | {"10": "nan"}}
     reading = only(Bench({"init": "OK", "devices": [device(**nothing)]}).at(1))
     assert reading.sm_active_ratio is None
 
@@ -442,3 +443,75 @@ def test_process_lists_that_may_not_be_read_are_said(tmp_path: Path) -> None:
     assert only(tick).processes is None
     assert not tick.sources["gpu_processes"].up
     assert tick.sources["nvml"].up
+
+
+# ---- MIG, and bindings that behave badly ----
+
+
+def mig(number: int, **values: Any) -> dict[str, Any]:
+    memory = {"total": 100, "used": 10 * (number + 1), "free": 0}
+    return {"uuid": f"MIG-{number}", "gi": number + 1, "ci": 0, "memory": memory, "processes": []} | values
+
+
+def test_gpm_of_a_mig_device_is_its_own() -> None:
+    children = [mig(0, gpm=HOPPER["gpm"] | {"2": 70.0}), mig(1, gpm=HOPPER["gpm"] | {"2": 10.0})]
+    bench = Bench({"init": "OK", "devices": [device(mig_mode=1, mig=children, **HOPPER)]})
+    readings = {reading.gpu: reading for reading in bench.at(2).readings}
+    assert readings["0.0"].sm_active_ratio == pytest.approx(0.7)
+    assert readings["0.1"].sm_active_ratio == pytest.approx(0.1)
+    assert readings["0"].processes is None, "they are listed by the MIG devices"
+    assert readings["0.0"].processes == ()
+
+
+def test_mig_devices_that_are_taken_apart_are_gone_and_not_lost() -> None:
+    before, after = device(mig_mode=1, mig=[mig(0), mig(1)]), device(mig_mode=1, mig=[mig(0), mig(5)])
+    bench = Bench({"init": "OK", "devices": [before], "phases": [{"from_s": 3, "devices": [after]}]})
+    assert [reading.gpu for reading in bench.at(2).readings] == ["0", "0.0", "0.1"]
+    readings = bench.at(25).readings
+    assert [(reading.uuid, reading.up) for reading in readings[1:]] == [("MIG-0", True), ("MIG-5", True)]
+
+
+def test_after_a_driver_update_the_old_library_is_let_go() -> None:
+    bench = case("NVML-01")
+    nvml: Any = bench.nvml
+    nvml.nvmlLib = ctypes.CDLL("libc.so.6")  # stands for libnvidia-ml
+    nvml._nvmlGetFunctionPointer_cache = {"nvmlInit_v2": object()}
+    bench.at(0)
+    assert nvml.nvmlLib is None
+    assert nvml._nvmlGetFunctionPointer_cache == {}
+
+
+def test_a_session_that_ends_in_the_middle_is_begun_anew() -> None:
+    bench = Bench(
+        {
+            "init": "OK",
+            "devices": [device(0), device(1)],
+            "phases": [{"from_s": 4, "all_calls": "NVML_ERROR_UNINITIALIZED"}, {"from_s": 6, "all_calls": None}],
+        }
+    )
+    assert bench.at(4).sources["nvml"].reason == "uninitialized"
+    assert bench.at(12).sources["nvml"].up
+
+
+def test_errors_without_a_code_or_with_an_unknown_one_are_survived() -> None:
+    class Odd(FakeNvml):
+        def nvmlDeviceGetPowerUsage(self, handle: Any) -> int:  # noqa: N802
+            raise UnicodeDecodeError("utf-8", b"x", 0, 1, "odd")
+
+        def nvmlDeviceGetTemperature(self, handle: Any, sensor: int) -> int:  # noqa: N802
+            error = Exception("new in some driver")
+            error.value = 4711  # type: ignore[attr-defined]
+            raise error
+
+    bench = Bench({"init": "OK", "devices": []})
+    bench.nvml = Odd({"init": "OK", "devices": [device()]}, lambda: bench.now)
+    reading = only(bench.at(3))
+    assert (reading.power_watts, reading.temperature_celsius) == (None, {})
+    assert reading.utilization_ratio == 0.4
+
+
+def test_a_value_that_nvml_marks_as_not_available_is_absent() -> None:
+    reading = only(Bench({"init": "OK", "devices": [device(energy_mj=2**64 - 1, processes=[{"pid": 1, "used": 2**64 - 1}])]}).at(0))
+    assert reading.energy_joules is None
+    assert reading.processes is not None
+    assert reading.processes[0].memory_bytes is None

@@ -262,6 +262,13 @@ def test_counters_that_fall_or_vanish_do_not_make_nonsense(state: HardwareState)
     assert found.cpu_pressure == pytest.approx(2.0 / 3)
 
 
+def test_two_readings_of_one_instant_are_no_span(state: HardwareState) -> None:
+    for _ in range(2):
+        state.add_hosts(host_tick(5, host(5, process(1, run=1.0), cpus_available=4.0)))
+    found = state.host_window("chat", 30, 5.0)
+    assert (found.cores, found.hottest, found.cpus_available) == ({}, None, 4.0)
+
+
 def test_the_tightest_of_several_cgroups_counts(state: HardwareState) -> None:
     for second in range(3):
         groups = (
