@@ -21,7 +21,7 @@ from llm_exporter.report.statistics import effective_n, headroom, headroom_after
 from llm_exporter.report.sustainable import Sustainable
 
 MIN_DAYS = 14
-WEEKDAY_DAYS = 21  # from here on each weekday has three values, and its pattern can be taken out
+WEEKDAY_DAYS = 28  # from here on each weekday has four values; with three, its factor swallows too much of the noise
 MIN_DAY_COVERAGE = 0.8
 HORIZON_WEEKS = 52.0
 WINDOWS_PER_DAY = 288
@@ -74,39 +74,42 @@ def fit_trend(day: Ints, value: Floats) -> Trend | None:
 
 
 def _deseasonalised(weekday: Ints, x: Floats, value: Floats) -> Trend:
-    """Theil–Sen on values divided by their weekday's factor; factors and line are found in turn."""
-    line = np.full(value.size, np.median(value))
-    clean = value
-    for _ in range(3):
-        factor = np.ones(7)
-        for which in range(7):
-            if (weekday == which).any():
-                factor[which] = np.median(value[weekday == which] / line[weekday == which])
-        factor /= np.exp(np.mean(np.log(factor[np.unique(weekday)])))
-        clean = value / factor[weekday]
-        slope, level, _, _ = theil_sen(x, clean)
-        line = np.maximum(level + slope * x, 1e-9 * np.median(value))
+    """Theil–Sen on values divided by their weekday's factor.
+
+    The factors are taken against a first line from pairs of the same weekday, so that they cannot swallow growth within the week.
+    """
+    later, earlier = np.nonzero((np.subtract.outer(x, x) > 0) & np.equal.outer(weekday, weekday))
+    logs = np.log(value)
+    line = np.exp(float(np.median((logs[later] - logs[earlier]) / (x[later] - x[earlier]))) * x)
+    factor = np.ones(7)
+    for which in np.unique(weekday):
+        factor[which] = np.median(value[weekday == which] / line[weekday == which])
+    factor /= np.exp(np.mean(np.log(factor[np.unique(weekday)])))
+    clean = value / factor[weekday]
     slope, level, lower, upper = theil_sen(x, clean)
     r1 = lag_one(clean - (level + slope * x))
+    r1 = min(0.9, r1 + (1 + 4 * r1) / value.size) if r1 > 0 else 0.0  # once more: weekdays were fitted as well as a line
     # The weekday factors took up to six degrees of freedom out of the residuals.
     wider = math.sqrt((1 + r1) / (1 - r1)) * math.sqrt(value.size / max(4.0, value.size - 8.0))
     return Trend(slope, slope - (slope - lower) * wider, slope + (upper - slope) * wider, level, r1, value.size)
 
 
 def _weekday_differences(day: Ints, x: Floats, value: Floats) -> Trend | None:
-    """Two weeks: each day against the same weekday a week before."""
+    """Two or three weeks: each day against the same weekday a week before."""
     at = {int(which): index for index, which in enumerate(day)}
     pairs = [(index, at[int(which) - 7]) for index, which in enumerate(day) if int(which) - 7 in at]
     if len(pairs) < 5:
         return None
-    differences = np.array([(value[now] - value[then]) / 7 for now, then in pairs])
-    slope = float(np.median(differences))
-    r1 = lag_one(differences - slope)
-    worth = max(2.0, effective_n(differences.size, r1))
-    spread = max(float(stats.median_abs_deviation(differences, scale="normal")), float(np.std(differences, ddof=1)))
+    # Ratios, not differences: a quiet Sunday and a busy Monday grow alike. Small at this length, so log ≈ share of the level.
+    changes = np.array([math.log(value[now] / value[then]) / 7 for now, then in pairs])
+    rate = float(np.median(changes))
+    r1 = lag_one(changes - rate)
+    worth = max(2.0, effective_n(changes.size, r1))
+    spread = float(stats.median_abs_deviation(changes, scale="normal"))
     half = float(stats.t.ppf(0.95, max(1.0, worth - 1))) * 1.2533 * spread / math.sqrt(worth)
-    level = float(np.median(value[-7:] - slope * x[-7:]))
-    return Trend(slope, slope - half, slope + half, level, r1, value.size)
+    # The last week, moved to the last day along the trend; its mean is the level that the weekdays vary around.
+    level = float(np.exp(np.mean(np.log(value[-7:]) - rate * x[-7:])))
+    return Trend(rate * level, (rate - half) * level, (rate + half) * level, level, r1, value.size)
 
 
 def daily_p95(service: Service, load: Load) -> tuple[Ints, Floats]:

@@ -128,8 +128,15 @@ def match(hour_of_week: Ints, load: Floats, values: Floats, now: Ints, then: Int
     return both[:, 0], both[:, 1]
 
 
-def compare(values: Floats, now: Ints, then: Ints) -> tuple[float, float, float, int] | None:
-    """Shift, shift ÷ median before, p, and the position (in `now`) from which the change holds."""
+def compare(values: Floats, now: Ints, then: Ints, cell: Ints) -> tuple[float, float, float, int] | None:
+    """Shift, shift ÷ median before, p, and the position (in `now`) from which the change holds.
+
+    Args:
+        values: hourly.
+        now, then: positions of matched hours in `values`.
+        cell: hour of day of each pair (week-ends apart). The test compares values divided by the median of their cell in both weeks:
+            the daily pattern would else hide what changed.
+    """
     if now.size < MIN_PAIRS:
         return None
     before, after = values[then], values[now]
@@ -137,10 +144,17 @@ def compare(values: Floats, now: Ints, then: Ints) -> tuple[float, float, float,
     if middle == 0:
         return None
     shift = hodges_lehmann(before, after)
-    difference = after - before
-    first = _step(difference)
-    left = difference - np.where(np.arange(now.size) >= first, np.median(difference[first:]), 0.0)
-    return shift, shift / middle, rank_test(before, after, lag_one(left)), first
+    typical = np.empty(now.size)
+    for which in np.unique(cell):
+        inside = cell == which
+        typical[inside] = np.median(np.concatenate([before[inside], after[inside]]))
+    usual = np.where(typical != 0, typical, middle)
+    first = _step(after - before)
+    old, new = before / usual, after / usual
+    changed = np.arange(now.size) >= first
+    left = new - np.where(changed, np.median(new[changed]), np.median(new[~changed]) if first else 0.0)
+    r1 = (lag_one(old) + lag_one(left)) / 2
+    return shift, shift / middle, rank_test(old, new, r1), first
 
 
 def _step(difference: Floats) -> int:
@@ -168,7 +182,8 @@ def review_regressions(service: Service, load: Load, span: Span) -> Regressions:
     most = 0
     for metric, (values, higher_is_worse) in hourly_metrics(service).items():
         here, there = match(coarse.hour_of_week, per_replica, values, now, then)
-        outcome = compare(values, here, there)
+        weekend = coarse.weekday[here] >= 5
+        outcome = compare(values, here, there, coarse.hour_of_week[here] % 24 + 24 * weekend)
         if outcome is None:
             continue
         shift, ratio, p, first = outcome

@@ -123,7 +123,7 @@ def regression_rate(random: np.random.Generator, runs: int, r: float, shift: flo
     for _ in range(runs):
         values = (0.5 + 0.2 * np.sin(hours / 24 * 2 * np.pi)) * np.exp(red_noise(random, 336, r, 0.12))
         values[168:] *= 1 + shift
-        outcome = compare(values, now, then)
+        outcome = compare(values, now, then, now % 24)
         assert outcome is not None
         called += outcome[1] >= MIN_SHIFT_RATIO and outcome[2] < ALPHA / tests
     return called / runs
