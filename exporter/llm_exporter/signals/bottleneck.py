@@ -89,6 +89,11 @@ def _member(name: str, value: float | None) -> float | None:
     return RAMPS[name].of(value)
 
 
+def _moving(x: Evidence) -> float:
+    """Gate of everything that presumes a running engine: shut while nothing moves on a GPU that does nothing."""
+    return 1.0 if x.gpu_works else _member("not_still", x.still_seconds) or 0.0
+
+
 def _weighted(parts: Mapping[str, tuple[float, float | None]], *gates: float | None) -> Score:
     """Weighted mean of what is known, times the gates; a gate that is not known shuts nothing but counts as missing evidence."""
     total = sum(weight for weight, _ in parts.values())
@@ -131,13 +136,13 @@ def _host_starved(x: Evidence) -> Score:
         {"gap": (0.55, _member("gap", gap)), "host": (0.30, _any(causes)), "power_low": (0.15, _member("power_low", x.power))},
         work,
         _member("gap_gate", gap),
-        _member("not_still", x.still_seconds),
+        _moving(x),
     )
     if gap is None:
         return Score(0.0, 0.0)
     # a small gap counts where the engine's own thread is seen to wait for a core, or its quota to be spent
     strong = max(_member("run_delay_strong", x.run_delay) or 0.0, _member("cfs_strong", x.cfs) or 0.0)
-    small = 0.9 * strong * (_member("gap_with_cause", gap) or 0.0) * (work or 0.0) * (_member("not_still", x.still_seconds) or 0.0)
+    small = 0.9 * strong * (_member("gap_with_cause", gap) or 0.0) * (work or 0.0) * _moving(x)
     evidence = {**plain.evidence, **causes}
     return Score(max(plain.value, small), plain.coverage, evidence)
 
@@ -159,7 +164,7 @@ def _launch_bound(x: Evidence) -> Score:
         _member("work", x.work),
         _member("busy", x.busy),
         1.0 if x.gpus <= 1 or links is None else 1 - links,
-        _member("not_still", x.still_seconds),
+        _moving(x),
     )
 
 
@@ -230,8 +235,10 @@ def _frontend(x: Evidence) -> Score:
     known = {
         name: m for name, m in (("frontend_share", share), ("frontend_time", felt), ("api_busy", busy), ("gpu_free", free)) if m is not None
     }
-    value = math.prod(known.values()) * (_member("not_still", x.still_seconds) or 0.0)
-    return Score(value, len(known) / 4, known)
+    # A busy thread of the API server convinces, whatever the GPU does: users wait before the scheduler sees them. Where its processes cannot
+    # be seen, a GPU with time to spare must speak for it.
+    witness = busy if busy is not None else free if free is not None else 1.0
+    return Score(share * felt * witness * _moving(x), len(known) / 4, known)
 
 
 def _foreign(x: Evidence) -> Score:

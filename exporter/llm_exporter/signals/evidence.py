@@ -108,8 +108,8 @@ def gather(view: TargetView) -> Evidence:
         run_delay=host.run_delay if host else None,
         cfs=host.cfs_throttled if host else None,
         psi=host.cpu_pressure if host else None,
-        hot=_hot(host, ENGINE_ROLES + SERVER_ROLES),
-        api_hot=_hot(host, SERVER_ROLES),
+        hot=_highest(_hot(host, ENGINE_ROLES + SERVER_ROLES), _cores_by_page(windows, ("scheduler_cpu_seconds", "frontend_cpu_seconds"))),
+        api_hot=_highest(_hot(host, SERVER_ROLES), _cores_by_page(windows, ("frontend_cpu_seconds",))),
         stage=_exposed_stage(windows, seconds),
         running=_mean_gauge(windows, "requests_running"),
         waiting_share=_waiting_share(windows),
@@ -196,6 +196,22 @@ def _hot(host: HostEvidence | None, roles: tuple[str, ...]) -> float | None:
         return None
     found = [thread.run for role, thread in host.hot.items() if role in roles]
     return max(found, default=None)
+
+
+def _cores_by_page(windows: list[Window], fields: tuple[str, ...]) -> float | None:
+    """Cores used by the busiest process that the engine's own page tells about, at most 1: for servers whose threads cannot be seen."""
+    found = [
+        gained / window.seconds
+        for window in windows
+        if window.seconds > 0
+        for field in fields
+        for gained in window.increases(field).values()
+    ]
+    return min(1.0, max(found)) if found else None
+
+
+def _highest(*values: float | None) -> float | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _parts(windows: list[Window]) -> dict[str, float | None]:
