@@ -50,7 +50,10 @@ def test_the_night_the_clock_falls_back_runs_once() -> None:
     assert (runs[1].end - runs[1].start) == timedelta(hours=169)
 
 
-@given(st.datetimes(datetime(2024, 1, 1), datetime(2032, 1, 1)), st.sampled_from(["30 3 * * sun", "0 8 * * mon", "*/20 2-3 * * *", "0 0 1 * *"]))
+@given(
+    st.datetimes(datetime(2024, 1, 1), datetime(2032, 1, 1)),
+    st.sampled_from(["30 3 * * sun", "0 8 * * mon", "*/20 2-3 * * *", "0 0 1 * *"]),
+)
 def test_next_and_previous_agree(moment: datetime, cron: str) -> None:
     now = moment.replace(tzinfo=UTC)
     before, after = previous_fire(cron, ZONE, now), next_fire(cron, ZONE, now)
