@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ from llm_exporter.telemetry import Telemetry
 
 log = logging.getLogger("llm_exporter.daemon")
 
+MachineMaker = Callable[[Page, Callable[[str, str, int], None]], Machine]
+
 # How often lists of targets are looked at; each is read when its own refresh_interval has passed.
 DISCOVERY_SECONDS = 5.0
 TASKS = ("scrape", "gpu", "host", "publish_hardware", "discovery", "probe", "report")
@@ -44,9 +46,10 @@ class Daemon:
     Args:
         path: configuration file.
         environ: for `${NAME}`.
+        machine: makes the reader of GPUs and host; the demo has one of its own.
     """
 
-    def __init__(self, path: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, path: Path, environ: Mapping[str, str] | None = None, machine: MachineMaker = Machine) -> None:
         self._path = path
         self._environ = os.environ if environ is None else environ
         self.telemetry = Telemetry()
@@ -55,7 +58,7 @@ class Daemon:
         CollectorRegistry().register(self.page)
         for task in TASKS:
             self.telemetry.declare_task(task)
-        self.machine = Machine(self.page, self.telemetry.count)
+        self.machine = machine(self.page, self.telemetry.count)
         self.fleet = Fleet(self.page, self.telemetry.count, machine=self.machine)
         self.probes = Probes(self.page, self.fleet)
         self.reviews = Reviews(self.page, path)

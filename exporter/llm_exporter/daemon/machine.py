@@ -6,15 +6,16 @@ A call into the driver that hangs stops the GPU thread only; the publishing thre
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from llm_exporter.config.model import Config, Target
 from llm_exporter.daemon.hardware_view import HardwareView, hardware_view
 from llm_exporter.daemon.loop import Loop
 from llm_exporter.expose import hardware
 from llm_exporter.expose.page import Page
-from llm_exporter.hardware import GpuReading
+from llm_exporter.hardware import GpuReading, GpuTick, HostTick
 from llm_exporter.sources.host import HostReader
 from llm_exporter.sources.nvml import NvmlReader
 from llm_exporter.sources.processes import ProcessSearch
@@ -22,6 +23,23 @@ from llm_exporter.state.hardware import HardwareState
 
 GPU_SOURCES = ("nvml", "gpm", "gpu_processes")
 OWNER = "machine"
+
+
+class GpuReader(Protocol):
+    """Reads all GPUs once; `sources.nvml.NvmlReader` or a simulation."""
+
+    def tick(self, now: float) -> GpuTick:
+        """One round."""
+
+    def close(self) -> None:
+        """Lets go of the driver."""
+
+
+class TargetReader(Protocol):
+    """Reads the processes of all targets once; `sources.host.HostReader` or a simulation."""
+
+    def tick(self, now: float, searches: Sequence[ProcessSearch], gpus: Sequence[GpuReading] = ()) -> HostTick:
+        """One round."""
 
 
 class Machine:
@@ -37,15 +55,15 @@ class Machine:
         self,
         page: Page,
         count: Callable[[str, str, int], None],
-        gpu_reader: NvmlReader | None = None,
-        host_reader: HostReader | None = None,
+        gpu_reader: GpuReader | None = None,
+        host_reader: TargetReader | None = None,
         proc: Path = Path("/proc"),
     ) -> None:
         self.state = HardwareState()
         self._page = page
         self._count = count
-        self._gpu_reader = gpu_reader or NvmlReader(proc=proc)
-        self._host_reader = host_reader or HostReader(proc=proc)
+        self._gpu_reader: GpuReader = gpu_reader or NvmlReader(proc=proc)
+        self._host_reader: TargetReader = host_reader or HostReader(proc=proc)
         self._searches: tuple[ProcessSearch, ...] = ()
         self._expected: int | None = None
         self._settings: tuple[object, ...] = ()
@@ -108,5 +126,7 @@ class Machine:
             loop.stop()
         for loop in self._loops:
             loop.stop(2.0)
+        hanging = any(loop.alive for loop in self._loops)
         self._loops = []
-        self._gpu_reader.close()
+        if not hanging:  # a call that hangs in the driver must not meet a shutdown of the driver
+            self._gpu_reader.close()
