@@ -137,42 +137,42 @@ _DAY = 1470  # a day, and half an hour behind which the comparison ends
 def cache(now: Number | None, before: Number = 80, finished: Number = 10, length: Number = 90, queried: Number | None = 100) -> dict[str, str]:
     after = None if now is None else now
     return {
-        m("llm_prefix_cache_hit_tokens_total"): counter((_DAY, before), (length, after), step=120),
-        m("llm_prefix_cache_queried_tokens_total"): counter((_DAY, 100), (length, None if now is None else queried), step=120),
-        m("llm_requests_finished_total", outcome="stop"): counter((_DAY, finished), (length, None if now is None else finished), step=120),
+        m("llm_prefix_cache_hit_tokens_total"): counter((_DAY, before), (length, after), step=600),
+        m("llm_prefix_cache_queried_tokens_total"): counter((_DAY, 100), (length, None if now is None else queried), step=600),
+        m("llm_requests_finished_total", outcome="stop"): counter((_DAY, finished), (length, None if now is None else finished), step=600),
     }
 
 
 HIT_RATIO = Cases(
     "LLMPrefixCacheHitRatioLow",
     (
-        Case("fires", cache(63), _DAY + 50, (BARE,), 120),
-        Case("fires", cache(63, finished=0.8), _DAY + 50, (BARE,), 120, "24 requests in half an hour"),
-        Case("just_below", cache(67), _DAY + 50, (), 120),
-        Case("just_below", cache(63, finished=0.6), _DAY + 50, (), 120, "18 requests in half an hour"),
+        Case("fires", cache(63), _DAY + 50, (BARE,), 600),
+        Case("fires", cache(63, finished=0.8), _DAY + 50, (BARE,), 600, "24 requests in half an hour"),
+        Case("just_below", cache(67), _DAY + 50, (), 600),
+        Case("just_below", cache(63, finished=0.6), _DAY + 50, (), 600, "18 requests in half an hour"),
         Case(
             "just_below",
-            {**cache(63, finished=0.8), t("llm_probe_requests_total", module="short", result="success"): counter((_DAY + 90, 0.3), step=120)},
+            {**cache(63, finished=0.8), t("llm_probe_requests_total", module="short", result="success"): counter((_DAY + 90, 0.3), step=600)},
             _DAY + 50,
             (),
-            120,
+            600,
             "15 requests of users",
         ),
-        Case("too_short", cache(0), _DAY + 12, (), 120),
-        Case("no_data", {}, 60, (), 120),
-        Case("target_gone", cache(None), _DAY + 50, (), 120),
+        Case("too_short", cache(0), _DAY + 10, (), 600),
+        Case("no_data", {}, 60, (), 600),
+        Case("target_gone", cache(None), _DAY + 50, (), 600),
         Case(
             "counter_reset",
             {
-                m("llm_prefix_cache_hit_tokens_total"): counter((_DAY, 80), RESET, (60, 80), step=120),
-                m("llm_prefix_cache_queried_tokens_total"): counter((_DAY, 100), RESET, (60, 100), step=120),
-                m("llm_requests_finished_total", outcome="stop"): counter((_DAY, 10), RESET, (60, 10), step=120),
+                m("llm_prefix_cache_hit_tokens_total"): counter((_DAY, 80), RESET, (60, 80), step=600),
+                m("llm_prefix_cache_queried_tokens_total"): counter((_DAY, 100), RESET, (60, 100), step=600),
+                m("llm_requests_finished_total", outcome="stop"): counter((_DAY, 10), RESET, (60, 10), step=600),
             },
             _DAY + 50,
             (),
-            120,
+            600,
         ),
-        Case("idle", cache(0, queried=0), _DAY + 60, (), 120),
+        Case("idle", cache(0, queried=0), _DAY + 60, (), 600),
     ),
 )
 

@@ -61,7 +61,7 @@ def burn(tier: str, scale: int, step: int, factor: float, floor: int) -> Cases:
             Case("just_below", slo(((end, 0),), ((end, 60),), objective=1 - 0.81 / factor, step=step), at, (), step, "refused: cannot fire"),
             Case("no_data", {m("llm_slo_objective_ratio", slo="ttft"): gauge((end, 0.99), step=step)}, at, (), step),
             Case("idle", slo(((end, 0),), ((end, 0),), step=step), at, (), step),
-            Case("counter_reset", slo(((long, 60), RESET, (end, 60)), ((long, 60), RESET, (end, 60)), step=step), long + 10, (), step),
+            Case("counter_reset", slo(((long, 60), RESET, (end, 60)), ((long, 60), RESET, (end, 60)), step=step), long + 60, (), step),
         ),
     )
 
@@ -71,23 +71,23 @@ def joined(base: Cases, *more: Case) -> Cases:
 
 
 BURN_FAST = joined(
-    burn("Fast", 60, 15, 14.4, 5),
-    Case("too_short", slo(((90, 60), (8, 0)), ((98, 60),)), 97.5, about="everything slow for less than 8.64 minutes"),
-    Case("fires", slo(((90, 60), (12, 0)), ((102, 60),)), 101.5, (SLO,), about="everything slow for 8.64 and 2 minutes"),
-    Case("target_gone", slo(((80, 0), (30, None)), ((80, 60), (30, None)), minutes=80), 100),
-    Case("too_short", slo(((60, 0), (40, 60)), ((100, 60),)), 70, about="over: the short window ends it"),
+    burn("Fast", 60, 60, 14.4, 5),
+    Case("too_short", slo(((90, 60), (8, 0)), ((98, 60),), step=60), 98, step=60, about="everything slow for less than 8.64 minutes"),
+    Case("fires", slo(((90, 60), (15, 0)), ((105, 60),), step=60), 102, (SLO,), 60, about="everything slow for 8.64 and 2 minutes"),
+    Case("target_gone", slo(((80, 0), (30, None)), ((80, 60), (30, None)), minutes=80, step=60), 100, step=60),
+    Case("too_short", slo(((60, 0), (40, 60)), ((100, 60),), step=60), 70, step=60, about="over: the short window ends it"),
 )
 BURN_MEDIUM = joined(
-    burn("Medium", 360, 60, 6, 10),
-    Case("too_short", slo(((400, 60), (20, 0)), ((420, 60),), step=60), 420, step=60),
-    Case("target_gone", slo(((380, 50), (60, None)), ((380, 60), (60, None)), minutes=380, step=60), 430, step=60),
+    burn("Medium", 360, 300, 6, 10),
+    Case("too_short", slo(((400, 60), (20, 0)), ((420, 60),), step=300), 420, step=300),
+    Case("target_gone", slo(((380, 50), (60, None)), ((380, 60), (60, None)), minutes=380, step=300), 430, step=300),
 )
 _DAYS = 3 * 1440
 BURN_SLOW = joined(
-    burn("Slow", _DAYS, 300, 1, 20),
-    Case("too_short", slo(((_DAYS, 60), (30, 0)), ((_DAYS + 30, 60),), step=300), _DAYS + 30, step=300),
+    burn("Slow", _DAYS, 1800, 1, 20),
+    Case("too_short", slo(((_DAYS, 60), (30, 0)), ((_DAYS + 30, 60),), step=1800), _DAYS + 30, step=1800),
     Case(
-        "target_gone", slo(((_DAYS, 50), (500, None)), ((_DAYS, 60), (500, None)), minutes=_DAYS, step=300), _DAYS + 450, step=300
+        "target_gone", slo(((_DAYS, 50), (500, None)), ((_DAYS, 60), (500, None)), minutes=_DAYS, step=1800), _DAYS + 450, step=1800
     ),
 )
 

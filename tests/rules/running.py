@@ -19,7 +19,7 @@ from llm_exporter.generate.recording import recording_groups
 from llm_exporter.generate.rules import alert_rule
 from llm_exporter.generate.settings import RuleSettings
 from rules import cases_engine, cases_gpu, cases_latency
-from rules.series import Case, Cases
+from rules.series import KINDS, Case, Cases
 
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing (Debian package prometheus; make system-deps)")
@@ -67,7 +67,9 @@ def promtool(folder: Path, rules: Mapping[str, Any], tests: Iterable[Mapping[str
     return subprocess.run([PROMTOOL, "test", "rules", *files], capture_output=True, text=True, timeout=100, check=False)
 
 
-def run_cases(folder: Path, name: str, settings: RuleSettings | None = None) -> subprocess.CompletedProcess[str]:
+def run_cases(
+    folder: Path, name: str, settings: RuleSettings | None = None, kinds: tuple[str, ...] = KINDS
+) -> subprocess.CompletedProcess[str]:
     alert = ALERT[name]
     rules = rules_for(alert, settings or RuleSettings())
-    return promtool(folder, rules, [promtool_case(alert, case) for case in CASES[name].cases])
+    return promtool(folder, rules, [promtool_case(alert, case) for case in CASES[name].cases if case.kind in kinds])
