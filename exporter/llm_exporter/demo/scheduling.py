@@ -49,7 +49,7 @@ class VllmEngine(Engine):
             if need + self.pool.idle_among(request.keys[:hits]) > self.pool.free:
                 break
             self.waiting.popleft()
-            self.admit(request, hits)
+            self.admit(request, hits, self.now)
             self._take_for(request, tokens)
             chunks.append((request, tokens, request.epoch))
             prefilled += tokens
@@ -62,7 +62,7 @@ class VllmEngine(Engine):
         return Step(self.now, chunks, prefilled, self.decoding, self.context)
 
     def _throw_back(self, victim: Request) -> None:
-        self.preempt(victim)
+        self.preempt(victim, self.now)
         self.waiting.appendleft(victim)
 
     def _take_for(self, request: Request, tokens: int) -> bool:
@@ -136,7 +136,7 @@ class SglangEngine(VllmEngine):
             if fresh + self.pool.idle_among(request.keys[:hits]) > self.pool.free:
                 break
             self.waiting.popleft()
-            self.admit(request, hits)
+            self.admit(request, hits, self.now)
             tokens = min(budget, request.target - request.computed)
             self._take_for(request, tokens)
             reserved += self._reserve(request) + (request.target - request.computed - tokens)
@@ -150,7 +150,7 @@ class SglangEngine(VllmEngine):
     def _retract(self) -> Request:
         """Throw back the decoding request with the least output; raise the reserve to what the rest will need."""
         victim = min(self.running, key=lambda request: (self.generated(request), -request.prompt_tokens))
-        self.preempt(victim)
+        self.preempt(victim, self.now)
         self.waiting.append(victim)
         decoded = sum(self.generated(request) for request in self.running)
         promised = sum(request.max_tokens for request in self.running)

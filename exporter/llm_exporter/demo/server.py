@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Empty
 from typing import Any, ClassVar
 
-from llm_exporter.demo import protocol
+from llm_exporter.demo import facts, protocol
 from llm_exporter.demo.hardware import Hardware
 from llm_exporter.demo.live import Event, Pacer, Ticket
 from llm_exporter.demo.pages_sglang import SglangPage
@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             text = engine.pacer.metrics_text(simulation)
             self._answer(200, text.encode(), simulation.page.content_type)
         elif path == "/v1/models":
-            self._json(200, _models(simulation))
+            self._json(200, facts.models(simulation))
         elif simulation.kind == "vllm":
             self._get_vllm(path)
         else:
@@ -164,10 +164,10 @@ class _Handler(BaseHTTPRequestHandler):
             body = {"model_path": simulation.model_name, "tokenizer_path": simulation.model_name, "is_generation": True}
             self._json(200, body | {"preferred_sampling_params": None, "weight_version": "default"})
         elif path in ("/server_info", "/get_server_info"):
-            self._json(200, _server_info(simulation))
+            self._json(200, facts.server_info(simulation))
         elif path == "/v1/loads":
             with self.engine.pacer.lock:
-                loads = _loads(simulation, self.engine.pacer.now())
+                loads = facts.loads(simulation, self.engine.pacer.now())
             self._json(200, loads)
         else:
             self._json(404, {"detail": "Not Found"})
@@ -352,54 +352,3 @@ def _learn(call: protocol.Call, request: Request) -> None:
     call.cached_tokens = request.hit_tokens or 0
     call.queue_seconds = (request.scheduled_at or request.queued_at) - request.queued_at
     call.retractions = request.preemptions
-
-
-def _models(simulation: Simulation) -> dict[str, Any]:
-    limit = simulation.engine.hardware.context_tokens
-    model: dict[str, Any] = {"id": simulation.model_name, "object": "model", "created": int(simulation.wall_at)}
-    model |= {"owned_by": simulation.kind, "root": simulation.model_name, "parent": None, "max_model_len": limit}
-    if simulation.kind == "vllm":
-        rights = {"id": "modelperm-a85f21b220385417", "object": "model_permission", "created": int(simulation.wall_at)}
-        allowed = {"allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_view": True}
-        rest = {"allow_search_indices": False, "allow_fine_tuning": False, "organization": "*", "group": None}
-        model["permission"] = [rights | allowed | rest | {"is_blocking": False}]
-    return {"object": "list", "data": [model]}
-
-
-def _server_info(simulation: Simulation) -> dict[str, Any]:
-    hardware = simulation.engine.hardware
-    return {
-        "model_path": simulation.model_name,
-        "served_model_name": simulation.model_name,
-        "context_length": hardware.context_tokens,
-        "dtype": "bfloat16",
-        "kv_cache_dtype": "auto",
-        "quantization": None,
-        "tp_size": max(1, hardware.gpus),
-        "dp_size": 1,
-        "pp_size": 1,
-        "page_size": hardware.block_tokens,
-        "chunked_prefill_size": hardware.step_tokens,
-        "max_running_requests": hardware.max_running,
-        "max_total_num_tokens": hardware.kv_tokens,
-        "disable_radix_cache": False,
-        "enable_metrics": True,
-        "version": simulation.release,
-        "internal_states": [{"last_gen_throughput": 0.0, "memory_usage": {"token_capacity": hardware.kv_tokens}}],
-    }
-
-
-def _loads(simulation: Simulation, now: float) -> dict[str, Any]:
-    engine = simulation.engine
-    used = engine.pool.in_use * engine.hardware.block_tokens
-    load = {
-        "timestamp": simulation.wall_at + now,
-        "dp_rank": 0,
-        "num_running_reqs": len(engine.running),
-        "num_waiting_reqs": len(engine.waiting),
-        "num_used_tokens": used,
-        "max_total_num_tokens": engine.hardware.kv_tokens,
-        "max_running_requests": engine.hardware.max_running,
-        "token_usage": round(engine.pool.in_use / engine.pool.capacity, 4),
-    }
-    return {"version": simulation.release, "accelerator": None, "num_accelerators": 1, "loads": [load]}
