@@ -37,6 +37,8 @@ MachineMaker = Callable[[Page, Callable[[str, str, int], None]], Machine]
 
 # How often lists of targets are looked at; each is read when its own refresh_interval has passed.
 DISCOVERY_SECONDS = 5.0
+# An orchestrator that sent SIGTERM waits; requests in flight get up to two seconds before this (server.py).
+STOP_SECONDS = 0.5
 TASKS = ("scrape", "gpu", "host", "publish_hardware", "discovery", "probe", "report")
 
 
@@ -86,10 +88,10 @@ class Daemon:
         log.info("configuration reloaded", extra={"task": "reload"})
 
     def stop(self) -> None:
-        """Ends everything; waits a few seconds at most."""
+        """Ends everything; a scrape that hangs is waited for a moment only, since nothing of it would be kept."""
         self._schedule.stop()
         self.probes.stop()
-        self.fleet.stop(3.0)
+        self.fleet.stop(STOP_SECONDS)
         self.machine.stop()
 
     def _load(self) -> None:

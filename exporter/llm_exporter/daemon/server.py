@@ -35,6 +35,7 @@ class HttpServer:
 
     def __init__(self, application: Callable[..., Any], address: str, *, threads: int, web_config: Path | None = None) -> None:
         host, port = split_address(address)
+        self._address = address
         guard = None if web_config is None else WebGuard(web_config)
         self._server = WebServer(
             (host or "0.0.0.0", port),  # noqa: S104 — the contract's default listens everywhere, as every exporter does
@@ -53,7 +54,7 @@ class HttpServer:
         try:
             self._server.prepare()
         except OSError as error:
-            raise ConfigError(f"--web.listen-address: cannot listen: {error}; is another process on this port?") from None
+            raise ConfigError(f"--web.listen-address: {self._address}: cannot listen: {error}; is another process on this port?") from None
         self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
         self._thread.start()
 
