@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from llm_exporter.cli.measuring import Settings, connect, measure, milliseconds, options, print_conditions, runs_table
+from llm_exporter.cli.measuring import Settings, connect, measure, milliseconds, options, print_conditions, report_console, runs_table
 from llm_exporter.errors import UsageError
 from llm_exporter.probing.compare import Difference, differences, sentence
 from llm_exporter.probing.document import fit_of, probe_document
@@ -47,7 +47,7 @@ def command(urls: tuple[str, ...], as_json: bool, plot_file: Path | None, **flag
         document = {"servers": documents, "differences": lines, "conclusions": sentences}
         click.echo(json.dumps(document, indent=2, allow_nan=False))
         return
-    console = Console()
+    console = report_console()
     for document in documents:
         print_conditions(console, document)
         console.print(runs_table(document))

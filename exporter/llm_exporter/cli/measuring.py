@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -200,22 +201,41 @@ def print_conditions(console: Console, document: Mapping[str, Any]) -> None:
         console.print("the server does not say on which GPU it runs: state it with --gpu", style="dim")
 
 
+def report_console() -> Console:
+    """Stdout; a file or a pipe gets lines that are not broken at 80 columns."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
 def runs_table(document: Mapping[str, Any]) -> Table:
-    """One line per length and cache state."""
-    table = Table("tokens", "counted", "cache", "n", "median ms", "trimmed ms", "min ms", "max ms", "spread", "ITL ms", "cached", "failed")
-    for row in document["runs"]:
+    """One line per length and cache state, times in ms; columns that would be empty are left out.
+
+    `outside` is the part of TTFT outside the engine, network and frontend, where the engine tells its own part.
+    """
+    rows = document["runs"]
+    with_cached = any(row["cached_tokens"] is not None for row in rows)
+    with_outside = any(row["network_overhead_seconds"] is not None for row in rows)
+    with_failed = any(set(row["results"]) - {"success"} for row in rows)
+    names = ["tokens", "counted", "cache", "n", "median", "trimmed", "min", "max", "spread", "ITL"]
+    table = Table(title="time to first token, ms", title_justify="left", box=SIMPLE, padding=(0, 1))
+    for name in [
+        *names,
+        *(["outside"] if with_outside else []),
+        *(["cached"] if with_cached else []),
+        *(["failed"] if with_failed else []),
+    ]:
+        table.add_column(name, justify="left" if name in ("cache", "failed") else "right", no_wrap=name != "failed")
+    for row in rows:
         ttft = row["ttft_seconds"]
-        failed = ", ".join(f"{count} {result}" for result, count in row["results"].items() if result != "success")
-        spread = "-" if ttft["spread_ratio"] is None else f"±{ttft['spread_ratio'] * 100:.0f} %"
-        table.add_row(
-            str(row["prompt_tokens"]),
-            str(row["prompt_tokens_measured"] or "-"),
-            row["cache"],
-            str(row["n"]),
-            *(milliseconds(ttft[name]) for name in ("median", "trimmed_mean", "min", "max")),
-            spread,
-            milliseconds(row["itl_seconds"]["median"]),
-            "-" if row["cached_tokens"] is None else str(row["cached_tokens"]),
-            failed or "-",
-        )
+        cells = [str(row["prompt_tokens"]), str(row["prompt_tokens_measured"] or "-"), row["cache"], str(row["n"])]
+        cells += [milliseconds(ttft[name]) for name in ("median", "trimmed_mean", "min", "max")]
+        cells += ["-" if ttft["spread_ratio"] is None else f"±{ttft['spread_ratio'] * 100:.0f} %"]
+        cells += [milliseconds(row["itl_seconds"]["median"])]
+        if with_outside:
+            cells.append(milliseconds(row["network_overhead_seconds"]))
+        if with_cached:
+            cells.append("-" if row["cached_tokens"] is None else str(row["cached_tokens"]))
+        if with_failed:
+            cells.append(", ".join(f"{count} {result}" for result, count in row["results"].items() if result != "success") or "-")
+        table.add_row(*cells)
     return table

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from llm_exporter.cli.measuring import Settings, connect, measure, milliseconds, options, print_conditions, runs_table
+from llm_exporter.cli.measuring import Settings, connect, measure, milliseconds, options, print_conditions, report_console, runs_table
 from llm_exporter.errors import UsageError
 from llm_exporter.probing.document import fit_of, probe_document
 from llm_exporter.probing.fit import Fit
@@ -40,7 +40,7 @@ def command(url: str, as_json: bool, plot_file: Path | None, **flags: Any) -> No
     if as_json:
         click.echo(json.dumps(document, indent=2, allow_nan=False))
         return
-    _show(Console(width=None), document, fit)
+    _show(report_console(), document, fit)
 
 
 def _show(console: Console, document: dict[str, Any], fit: Fit | None) -> None:
@@ -49,7 +49,7 @@ def _show(console: Console, document: dict[str, Any], fit: Fit | None) -> None:
     for line in fit_lines(fit):
         console.print(line, highlight=False)
     for row in document["prefix_cache"]:
-        saved = "" if row["effectiveness_ratio"] is None else f", {max(0.0, row['effectiveness_ratio']) * 100:.0f} % of the prefill saved"
+        saved = "" if row["effectiveness_ratio"] is None else f", {row['effectiveness_ratio'] * 100:.0f} % of the prefill saved"
         console.print(
             f"prefix cache at {row['prompt_tokens']} tokens: warm ÷ cold = {row['warm_to_cold_ratio']:.2f}{saved}", highlight=False
         )

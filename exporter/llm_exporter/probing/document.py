@@ -18,6 +18,8 @@ _CONDITIONS = (
     "data_parallel", "chunked_prefill_tokens", "attention_backend", "speculative_decoding",
 )  # fmt: skip
 
+_LEAST_PREFILL_SHARE = 0.25
+
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
     """Median, trimmed mean and spread of samples in seconds."""
@@ -87,11 +89,14 @@ def warm_rows(ladder: Ladder, fit: Fit | None) -> list[dict[str, Any]]:
         if cell.cache != "cold" or warm is None or not cell.ttft_seconds or not warm.ttft_seconds:
             continue
         cold_seconds, warm_seconds = median(cell.ttft_seconds), median(warm.ttft_seconds)
+        # a short prompt costs little beyond the fixed part, and the quotient of two small differences says nothing
+        worth_it = fit is not None and cold_seconds - fit.fixed_seconds > _LEAST_PREFILL_SHARE * cold_seconds
+        saved = cache_effectiveness(cold_seconds, warm_seconds, fit.fixed_seconds) if fit is not None and worth_it else None
         rows.append(
             {
                 "prompt_tokens": cell.prompt_tokens,
                 "warm_to_cold_ratio": warm_seconds / cold_seconds,
-                "effectiveness_ratio": cache_effectiveness(cold_seconds, warm_seconds, fit.fixed_seconds) if fit else None,
+                "effectiveness_ratio": None if saved is None else min(1.0, max(0.0, saved)),
             }
         )
     return rows

@@ -100,7 +100,7 @@ def test_probe_prints_a_table_and_draws(server: StreamPlayer, tmp_path: Path) ->
     arguments = [server.url, "--prompt-tokens", "64,512", "--repeat", "2", "--plot", str(picture)]
     result = CliRunner().invoke(probe_command, arguments, catch_exceptions=False, env={"COLUMNS": "160"})
     assert result.exit_code == 0
-    assert "median ms" in result.stdout
+    assert "time to first token, ms" in result.stdout
     assert "state it with --gpu" in result.stdout
     assert "prefix cache at 512 tokens" in result.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
