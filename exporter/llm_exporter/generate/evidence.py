@@ -17,6 +17,9 @@ STATE = Evidence("engine state", "llm_engine_state", where=" == 1", show=_LABEL.
 STALLED = Evidence("stalled", "llm_engine_stalled", show="{{ if eq (. | value) 1.0 }}yes{{ else }}no{{ end }}")
 RUNNING = Evidence("running", "llm_requests_running", _MODEL)
 WAITING = Evidence("waiting", "llm_requests_waiting", _MODEL)
+_EACH = '{{ . | label "model" }} {{ . | value | humanize }}'
+RUNNING_BY_MODEL = Evidence("running", "llm_requests_running", show=_EACH)
+WAITING_BY_MODEL = Evidence("waiting", "llm_requests_waiting", show=_EACH)
 KV_USAGE = Evidence("KV cache used", "llm_kv_cache_usage_ratio", _MODEL, show=_PERCENT)
 SATURATED = Evidence(
     "P99 above the highest bucket", "llm_time_to_first_token_quantile_saturated", _MODEL, 'q="0.99",window="5m"', " == 1", "yes", "no"
