@@ -1,13 +1,13 @@
 """Time and memory of `llm-exporter report` against targets and weeks, on a real Prometheus filled with generated history.
 
-Run: `.venv/bin/python bench/bench_report.py [TARGETSxWEEKS …]`. Prints one line a case: what the report needs, Prometheus' own not counted. The goal is
-20 targets and 4 weeks within 20 s and 500 MB. Each target serves its own model, which is the dearest case: a page with twenty models.
+Run: `.venv/bin/python bench/bench_report.py [TARGETSxWEEKS …]`. Prints one line a case: what the report needs, Prometheus' own not
+counted. The goal is 20 targets and 4 weeks within 20 s and 500 MB. Each target serves its own model, which is the dearest case: a page
+with twenty models.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -43,8 +43,8 @@ def measure(targets: int, weeks: int) -> None:
         (base / "history.om").unlink()
         with prometheus(base / "data") as url:
             end = datetime.fromtimestamp(END, UTC).isoformat()
-            arguments = ["report", "--prometheus.url", url, "--history", f"{7 * weeks}d", "--end", end, "--out", str(base / "out"), "--quiet"]
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            history = f"{7 * weeks}d"
+            arguments = ["report", "--prometheus.url", url, "--history", history, "--end", end, "--out", str(base / "out"), "--quiet"]
             begin = time.monotonic()
             process = subprocess.Popen([sys.executable, "-m", "llm_exporter", *arguments], stdout=subprocess.DEVNULL)
             _, status, used = os.wait4(process.pid, 0)
@@ -53,8 +53,10 @@ def measure(targets: int, weeks: int) -> None:
             assert process.returncode == 0
             cpu = used.ru_utime + used.ru_stime
             page = (base / "out" / "report.html").stat().st_size / 1e6
-            print(f"| {targets} | {weeks} | {points / 1e6:.1f} M | {wall:.1f} s | {cpu:.1f} s | {used.ru_maxrss / 1024:.0f} MB | {page:.1f} MB |", flush=True)
-            del before
+            memory = used.ru_maxrss / 1024
+            print(
+                f"| {targets} | {weeks} | {points / 1e6:.1f} M | {wall:.1f} s | {cpu:.1f} s | {memory:.0f} MB | {page:.1f} MB |", flush=True
+            )
 
 
 def main() -> None:

@@ -133,7 +133,8 @@ def compare(values: Floats, now: Ints, then: Ints, cell: Ints) -> tuple[float, f
 
     Args:
         values: hourly.
-        now, then: positions of matched hours in `values`.
+        now: positions of the hours of this week in `values`.
+        then: positions of the hours they are matched with.
         cell: hour of day of each pair (week-ends apart). The test compares values divided by the median of their cell in both weeks:
             the daily pattern would else hide what changed.
     """

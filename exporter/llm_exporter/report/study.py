@@ -1,7 +1,7 @@
 """Coverage study: do the intervals of the review hold what they promise, on histories whose truth is known?
 
-Run: `python -m llm_exporter.report.study [RUNS] [SEED]`. Out: the Markdown tables of docs/capacity-method.md. Nothing else calls this. Histories are made by
-models that are not those of the estimators: days that hang together, weekdays, a knee that moves from day to day.
+Run: `python -m llm_exporter.report.study [RUNS] [SEED]`. Out: the Markdown tables of docs/capacity-method.md. Nothing else calls this.
+Histories are made by models that are not those of the estimators: days that hang together, weekdays, a knee that moves from day to day.
 """
 
 from __future__ import annotations
@@ -98,9 +98,7 @@ def capacity_coverage(random: np.random.Generator, runs: int, days: int, day_sig
         requests = random.poisson(per_window * load)
         some = requests > 0
         slow = random.binomial(requests, slow_share(load, knee))
-        fit = fit_capacity(
-            load[some], (requests - slow)[some].astype(float), requests[some].astype(float), day[some], OBJECTIVE, draws=200
-        )
+        fit = fit_capacity(load[some], (requests - slow)[some].astype(float), requests[some].astype(float), day[some], OBJECTIVE, draws=200)
         if fit.value is None or fit.censored:
             none += 1
             continue
@@ -145,7 +143,7 @@ def tables(runs: int, seed: int) -> Iterator[str]:
                 )
     few = max(20, runs // 4)
     yield f"\nSustainable load: 90 % interval, {few} histories a line, SLO of 99 %, the knee moves from day to day.\n"
-    yield "| days | knee moves by | typical peak ÷ knee | requests a window | interval holds it | bias | median width | censored or broken |"
+    yield "| days | knee moves by | peak ÷ knee | requests a window | interval holds it | bias | median width | censored or broken |"
     yield "|---|---|---|---|---|---|---|---|"
     for days, sigma, peak, per_window in (
         (7, 0.02, 1.05, 600),

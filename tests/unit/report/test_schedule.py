@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -37,7 +38,7 @@ def test_the_night_the_clock_jumps_forward() -> None:
     runs = runs_between(datetime.fromisoformat(clock["start"]), datetime.fromisoformat(clock["end"]))
     expect = {check["signal"]: check for check in json.loads((CASE / "expect.json").read_text())["checks"]}
     assert len(runs) == expect["report_runs"]["value"]
-    assert all(before.end == after.start for before, after in zip(runs, runs[1:], strict=False))
+    assert all(before.end == after.start for before, after in pairwise(runs))
     hours = sum((run.end - run.start).total_seconds() for run in runs[-2:]) / 3600
     assert hours == pytest.approx(expect["report_window_hours_sum"]["value"], abs=expect["report_window_hours_sum"]["tol"])
     ends = [run.end.astimezone(HELSINKI) for run in runs]
@@ -51,7 +52,7 @@ def test_the_night_the_clock_falls_back_runs_once() -> None:
 
 
 @given(
-    st.datetimes(datetime(2024, 1, 1), datetime(2032, 1, 1)),
+    st.datetimes(datetime.fromisoformat("2024-01-01"), datetime.fromisoformat("2032-01-01")),
     st.sampled_from(["30 3 * * sun", "0 8 * * mon", "*/20 2-3 * * *", "0 0 1 * *"]),
 )
 def test_next_and_previous_agree(moment: datetime, cron: str) -> None:
