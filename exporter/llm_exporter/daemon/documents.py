@@ -10,6 +10,11 @@ from llm_exporter.daemon.pipeline import Pipeline
 from llm_exporter.expose.page import Page
 from llm_exporter.expose.targets import public_url
 from llm_exporter.metrics import Family, HistogramSample, Sample
+from llm_exporter.signals.bottleneck import CAUSE_WORDS
+
+# On the status page: pieces of evidence below this say nothing, and more than a few are not read.
+SHOWN_EVIDENCE = 0.2
+MOST_EVIDENCE = 4
 
 Values = Mapping[tuple[str, str], float]  # (metric, labels beyond the model's, joined by comma) → value
 
@@ -159,9 +164,11 @@ def verdict(families: Iterable[Family]) -> dict[str, Any] | None:
                 evidence[sample.labels[-2], sample.labels[-1]] = sample.value
     if cause is None:
         return None
-    because = [f"{name.replace('_', ' ')} {100 * value:.0f} %" for (of, name), value in evidence.items() if of == cause]
+    strongest = sorted(((value, name) for (of, name), value in evidence.items() if of == cause and value >= SHOWN_EVIDENCE), reverse=True)
+    because = [f"{name.replace('_', ' ')} {100 * value:.0f} %" for value, name in strongest[:MOST_EVIDENCE]]
     return {
         "cause": cause,
+        "meaning": CAUSE_WORDS.get(cause, ""),
         "confidence": confidence,
         "because": because,
         "scores": scores,

@@ -39,6 +39,23 @@ CAUSES = (
     "stalled",
     "unknown",
 )
+# What each verdict means to somebody who is woken by it.
+CAUSE_WORDS: Mapping[str, str] = {
+    "none": "nothing stands out",
+    "idle": "no work",
+    "queue": "requests wait for a place in the batch",
+    "kv_cache": "the KV cache is full",
+    "prefill_compute": "long prompts keep the GPU's compute busy",
+    "decode_memory": "decode at the GPU's memory bandwidth: how a good server looks",
+    "host_starved": "the GPU waits for the CPU",
+    "launch_bound": "the GPU runs many tiny kernels",
+    "frontend": "the API process is slow: requests wait before the scheduler sees them",
+    "communication": "GPUs wait for each other",
+    "throttled": "the GPU's clocks are held down",
+    "foreign_process": "another process uses the GPU",
+    "stalled": "the engine hangs: work is there and nothing moves",
+    "unknown": "cannot be told",
+}
 SCORED = tuple(cause for cause in CAUSES if cause not in ("none", "unknown"))
 
 # Kinds of classes. Trouble beats a healthy limit; of several troubles, the one named first makes the others: a full cache makes a queue, a
