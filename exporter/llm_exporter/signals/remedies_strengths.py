@@ -12,6 +12,7 @@ from llm_exporter.signals.remedies_words import batch_full, contended, known, qu
 STUTTER_RATIO, STUTTER_SECONDS, STUTTER_GAPS = 5.0, 0.1, 1000.0
 LOW_HIT_RATIO, LONG_PROMPT_TOKENS = 0.2, 512.0
 PROBE_RATIO = 2.0
+BUSY, SOME_HITS = 0.85, 0.05
 _SHORT_OF_CPU = ("host_starved", "launch_bound", "frontend")
 
 
@@ -40,6 +41,8 @@ def batch_cap(s: Symptoms) -> float:
     """A queue beside free KV cache, with the batch at its cap (or the cap unknown)."""
     if not queue_matters(s) or s.evidence.kv_usage is None or s.evidence.kv_usage >= 0.7 or starved(s):
         return 0.0
+    if s.cause != "queue" and known(s.evidence.busy) >= BUSY:
+        return 0.0  # more at once would only share a GPU that is busy already
     return {True: 1.0, False: 0.0, None: 0.6}[batch_full(s)]
 
 
@@ -88,7 +91,12 @@ def prefixes(s: Symptoms) -> float:
 
 def cache_small(s: Symptoms) -> float:
     """Long prompts, few hits, and no room."""
-    if s.hit_ratio is None or s.hit_ratio >= 0.5 or not prompts_matter(s) or known(s.prompt_tokens_mean) < LONG_PROMPT_TOKENS:
+    if (
+        s.hit_ratio is None
+        or not SOME_HITS <= s.hit_ratio < 0.5
+        or not prompts_matter(s)
+        or known(s.prompt_tokens_mean) < LONG_PROMPT_TOKENS
+    ):
         return 0.0
     return 0.5 if known(s.evidence.kv_usage) > 0.9 or known(s.evicted) > 0 else 0.0
 
@@ -136,10 +144,14 @@ def cpu_contention(s: Symptoms) -> float:
 
 
 def frontend(s: Symptoms) -> float:
-    """The API server is the limit, or takes its share while nothing healthy explains the wait."""
+    """The API server is the limit; or it takes much of the wait, its thread is busy, and nothing else makes it wait.
+
+    Behind a full cache, a queue or a shortage of CPU the frontend's share is an effect.
+    """
     if s.cause == "frontend":
         return 1.0
-    if s.cause in ("prefill_compute", "decode_memory", "idle", "stalled", "queue"):
+    if s.cause not in ("none", "unknown", "host_starved") or max(contended(s), up("cfs", s.evidence.cfs)) > 0.3:
         return 0.0
     felt = known(s.evidence.api_share) > 0.3 and up("frontend_seconds", s.evidence.api_seconds) > 0
-    return 0.6 if felt else 0.0
+    busy = 0.5 if s.evidence.api_hot is None else up("api_busy", s.evidence.api_hot)
+    return 0.6 * busy if felt else 0.0

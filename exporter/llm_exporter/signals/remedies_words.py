@@ -80,7 +80,8 @@ def seconds(words: str, value: float | None) -> str | None:
     """`words 0.42 s`, in ms below a tenth."""
     if value is None:
         return None
-    return f"{words} {1000 * value:.0f} ms" if value < 0.1 else f"{words} {value:.2f} s"
+    shown = f"{1000 * value:.0f} ms" if value < 0.1 else f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
+    return f"{words} {shown}"
 
 
 def count(words: str, value: float | None) -> str | None:
