@@ -1,0 +1,146 @@
+"""Every query of every panel: PromQL that parses, metrics that exist, variables that are declared, and no gauge of a window aggregated."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from llm_exporter.expose import hardware, probes, targets
+from llm_exporter.generate.dashboards import ENGINE_SPECIFIC, SHEETS, dashboard_artefacts, queries, rendered
+from llm_exporter.generate.dashboards_model import Panel, metrics_in, unit_of
+from llm_exporter.generate.settings import RuleSettings
+from llm_exporter.metrics import Metric
+from llm_exporter.readings import Kind
+from llm_exporter.report.recorded import RECORDS
+from llm_exporter.signals import derive
+from llm_exporter.signals.recorded import RECORDED
+from llm_exporter.telemetry import Telemetry
+from promql_reading import aggregated, metrics_of
+
+QUERIES = queries()
+IDS = [f"{query.board}: {query.panel} {at}" for at, query in enumerate(QUERIES)]
+GOLDEN = Path(__file__).parents[2] / "golden" / "metrics.prom"
+DECLARED: tuple[Metric, ...] = (*derive.METRICS, *targets.METRICS, *probes.METRICS, *hardware.METRICS)
+UNIT = {metric.name: unit_of(metric.unit) for metric in DECLARED}
+SERIES = {metric.name for metric in DECLARED if metric.kind is not Kind.HISTOGRAM} | {
+    metric.name + suffix for metric in DECLARED if metric.kind is Kind.HISTOGRAM for suffix in ("_bucket", "_sum", "_count")
+}
+OF_PROMETHEUS = {"up", "scrape_duration_seconds", "ALERTS"}
+OWN = {name for family in Telemetry().registry.collect() for name in (family.name, family.name + "_total")}
+ELSEWHERE = {"llm_target_info", "llm_report_last_success_timestamp_seconds"}  # labels by configuration; the report's own schedule
+RECORDS_MADE = {rule.record for rule in RECORDED} | {record.record for record in RECORDS if record.record}
+WINDOWED = {metric.name for metric in DECLARED if "window" in metric.labels} - {derive.STATUS_METRIC.name}
+VARIABLE = re.compile(r"\$\{?(\w+)")
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, set[str]]:
+    """Series on the recorded page of each engine."""
+    found: dict[str, set[str]] = {"vllm": set(), "sglang": set()}
+    for family in text_string_to_metric_families(GOLDEN.read_text()):
+        for sample in family.samples:
+            if sample.labels.get("engine") in found:
+                found[sample.labels["engine"]].add(sample.name)
+    return found
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=IDS)
+def test_a_panel_names_only_series_that_somebody_makes(query: Any) -> None:
+    assert metrics_of(query.query) <= SERIES | OF_PROMETHEUS | OWN | ELSEWHERE | RECORDS_MADE
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=IDS)
+def test_the_description_names_what_the_query_reads(query: Any) -> None:
+    assert set(metrics_in(query.query)) == metrics_of(query.query)
+
+
+def test_metrics_of_an_engine_are_on_a_recorded_page_of_both(pages: dict[str, set[str]]) -> None:
+    assert all(len(names) > 50 for names in pages.values()), "the golden page lacks an engine"
+    of_engines = {name for metric in derive.METRICS if "engine" in metric.labels for name in SERIES if name.startswith(metric.name)}
+    read = {name for query in QUERIES for name in metrics_of(query.query)} & of_engines
+    missing = {name for name in read if any(name not in names for names in pages.values())}
+    assert missing == set(ENGINE_SPECIFIC), "declare it in ENGINE_SPECIFIC, or take it out where both have it"
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=IDS)
+def test_no_gauge_of_a_window_is_aggregated(query: Any) -> None:
+    assert not aggregated(query.query) & WINDOWED
+
+
+def test_only_the_board_of_one_target_shows_gauges_of_a_window() -> None:
+    assert {query.board for query in QUERIES if metrics_of(query.query) & WINDOWED} == {"llm-target"}
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=IDS)
+def test_ranges_grow_with_the_scrape_interval(query: Any) -> None:
+    """$__interval shrinks below the scrape interval when zooming in; a fixed rate may be shorter than four scrapes."""
+    assert "$__interval" not in query.query
+    for function, window in re.findall(r"\b(rate|increase)\([^\[\]]*\[([^\]]*)\]", query.query):
+        assert window in ("$__rate_interval", "$__range"), (function, window)
+
+
+@pytest.mark.parametrize("path", [f"dashboards/{sheet.board.uid}.json" for sheet in SHEETS])
+def test_variables_are_declared_and_used_safely(path: str) -> None:
+    made = json.loads(dashboard_artefacts(RuleSettings())[path])
+    variables = {variable["name"]: variable for variable in made["templating"]["list"]}
+    builtin = {"__rate_interval", "__range", "__url_time_range", "__data", "__field"}
+    texts = [target["expr"] for panel in made["panels"] for target in panel.get("targets", [])]
+    texts += [mark["expr"] for mark in made["annotations"]["list"]]
+    texts += [variable["query"]["query"] for variable in variables.values() if variable["type"] == "query"]
+    for text in texts:
+        assert set(VARIABLE.findall(text)) <= set(variables) | builtin
+        for operator, name in re.findall(r'(=~|!~|!=|=)"\$(\w+)"', text):
+            assert operator == ("=~" if variables[name]["multi"] else "="), text
+        assert not re.search(r"\$\{\w+:|\[\[", text), "a format of ours would be escaped a second time"
+        assert len(re.findall(r'"\$\w+"', text)) == len(re.findall(r"\$(?!__)\w+", text)), "a variable stands alone in its quotes"
+    for variable in variables.values():
+        if variable["type"] == "query":
+            assert variable["multi"] == variable["includeAll"] == (variable.get("allValue") == ".*")
+
+
+def test_every_variable_of_a_board_is_used() -> None:
+    for path, text in dashboard_artefacts(RuleSettings()).items():
+        if path.endswith(".json"):
+            for variable in json.loads(text)["templating"]["list"]:
+                assert f'"${variable["name"]}' in text.replace('\\"', '"') or variable["name"] == "datasource", (path, variable["name"])
+
+
+def plain_metric(panel: Panel) -> str | None:
+    """The metric of a panel that shows one as it stands."""
+    for query in panel.queries:
+        found = re.fullmatch(r"(?:max by \([^()]*\) \()?(\w+)\{[^{}]*\}\)?", query.expr)
+        if found and found[1] in UNIT:
+            return found[1]
+    return None
+
+
+@pytest.mark.parametrize("panel", [panel for sheet in SHEETS for panel in sheet.panels() if plain_metric(panel)], ids=lambda panel: panel.title)
+def test_the_unit_is_that_of_the_declaration(panel: Panel) -> None:
+    metric = plain_metric(panel)
+    assert metric is not None
+    if not panel.codes and not panel.columns and panel.unit != "none":
+        assert panel.unit == UNIT[metric], f"{panel.title} shows {metric}"
+
+
+def as_rules() -> str:
+    rules = [{"record": f"panel:query:{at}", "expr": rendered(query.query, target="chat")} for at, query in enumerate(QUERIES)]
+    return yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]})
+
+
+def test_rendered_queries_hold_no_variable() -> None:
+    assert "$" not in as_rules()
+
+
+@pytest.mark.system
+def test_promtool_reads_every_query(promtool: str, tmp_path: Path) -> None:
+    (tmp_path / "panels.yml").write_text(as_rules())
+    done = subprocess.run([promtool, "check", "rules", str(tmp_path / "panels.yml")], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(QUERIES)} rules found" in done.stdout
