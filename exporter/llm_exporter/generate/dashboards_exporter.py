@@ -1,0 +1,250 @@
+"""The exporter itself: is it there, what can it not read, and why."""
+
+from __future__ import annotations
+
+from llm_exporter.generate.boards import EXPORTER, TARGET
+from llm_exporter.generate.dashboards_model import BYTES, RATIO, SECONDS, Code, Kind, Needs, Panel, Query, Row, Sheet
+from llm_exporter.generate.dashboards_parts import DOWN_UP, EXPORTERS, FAILED_GOOD, INSTANCE, JOB, now, per
+from llm_exporter.generate.promql import none_of
+from llm_exporter.generate.thresholds import REVIEW_AGE, SCRAPE_SECONDS
+
+_E = EXPORTERS
+_TARGET = "{{target}} ({{instance}})"
+_OK = (Code(0, "refused", "red"), Code(1, "good", "green"))
+
+_SELF = Row(
+    title="The exporter",
+    panels=(
+        Panel(
+            title="Exporter up",
+            kind=Kind.STATES,
+            queries=(Query(_E.of("up"), "{{instance}}"),),
+            codes=DOWN_UP,
+            unit="none",
+            means="Whether Prometheus can scrape the exporter. While it is down, nothing else here is true.",
+            do="Is the process there; do address, TLS and password in prometheus.yml fit --web.config.file?",
+            needs=Needs.EXPORTER,
+            alerts=("LLMExporterDown",),
+            width=8,
+            height=6,
+        ),
+        Panel(
+            title="Configuration",
+            kind=Kind.STATES,
+            queries=(Query(_E.of("llm_exporter_config_last_reload_successful"), "{{instance}}"),),
+            codes=_OK,
+            unit="none",
+            means="Whether the last load of llm-exporter.yml was good. A refused one leaves the old configuration in force.",
+            do="`llm-exporter check config FILE` names file, line, value and remedy.",
+            needs=Needs.EXPORTER,
+            alerts=("LLMExporterConfigReloadFailed",),
+            width=8,
+            height=6,
+        ),
+        Panel(
+            title="Age of the configuration",
+            kind=Kind.STAT,
+            queries=(now(f"time() - {_E.of('llm_exporter_config_last_reload_success_timestamp_seconds')}", "{{instance}}"),),
+            unit=SECONDS,
+            means="Time since the configuration was last loaded.",
+            do="Older than your last edit: send SIGHUP, or POST /-/reload where it is enabled.",
+            needs=Needs.EXPORTER,
+            width=4,
+            height=6,
+        ),
+        Panel(
+            title="Version",
+            kind=Kind.TABLE,
+            queries=(now(_E.of("llm_exporter_build_info")),),
+            columns=("version", "python_version", "instance"),
+            means="What runs.",
+            do="Generate rules and boards with the same release.",
+            needs=Needs.EXPORTER,
+            width=4,
+            height=6,
+        ),
+        Panel(
+            title="Tasks",
+            kind=Kind.TIME_SERIES,
+            queries=(Query(per(("task", "outcome"), _E.rate("llm_exporter_tasks_total")), "{{task}} {{outcome}} ({{instance}})"),),
+            unit="cps",
+            least=0,
+            means="Runs of the exporter's own tasks. overlapped: the run before was still going; missed: its time had passed.",
+            do="Many overlapped scrapes: targets answer slower than the interval. failed other than scrape: read the log.",
+            needs=Needs.EXPORTER,
+            alerts=("LLMScrapeSlow", "LLMCapacityReviewMissing"),
+        ),
+        Panel(
+            title="CPU and scrape of the exporter",
+            kind=Kind.TIME_SERIES,
+            queries=(
+                Query(_E.rate("process_cpu_seconds_total"), "CPU, cores ({{instance}})"),
+                Query(_E.of("scrape_duration_seconds"), "scrape by Prometheus, s ({{instance}})"),
+            ),
+            least=0,
+            means="Cost of the exporter: cores used, and seconds that Prometheus took to fetch its page.",
+            do="More than a tenth of a core for ten targets is worth an issue.",
+            needs=Needs.EXPORTER,
+        ),
+        Panel(
+            title="Memory of the exporter",
+            kind=Kind.TIME_SERIES,
+            queries=(Query(_E.of("process_resident_memory_bytes"), "{{instance}}"),),
+            unit=BYTES,
+            least=0,
+            means="Resident memory.",
+            do="It grows with targets, not with time: a steady climb is worth an issue.",
+            needs=Needs.EXPORTER,
+        ),
+        Panel(
+            title="Age of the last capacity review",
+            kind=Kind.STAT,
+            queries=(now(f"time() - {_E.of('llm_report_last_success_timestamp_seconds')}", "{{instance}}"),),
+            unit=SECONDS,
+            thresholds=(REVIEW_AGE,),
+            means="Time since the last review was written.",
+            do="Tasks and the log say why it failed; mostly Prometheus cannot be reached.",
+            needs=Needs.REPORT,
+            alerts=("LLMCapacityReviewMissing",),
+            width=24,
+            height=4,
+        ),
+    ),
+)
+_SCRAPES = Row(
+    title="Scrapes of targets",
+    panels=(
+        Panel(
+            title="Scrape duration",
+            kind=Kind.TIME_SERIES,
+            queries=(Query(_E.of("llm_target_scrape_duration_seconds"), _TARGET),),
+            unit=SECONDS,
+            thresholds=(SCRAPE_SECONDS,),
+            least=0,
+            means="Time that the last scrape of each target took, good or bad. The engine answers from its event loop: its lag shows here.",
+            do="Slow on one target: its API server is busy. Slow on all: the exporter's host or the network.",
+            needs=Needs.TARGET,
+            alerts=("LLMScrapeSlow", "LLMTargetDown"),
+        ),
+        Panel(
+            title="Samples per scrape",
+            kind=Kind.TIME_SERIES,
+            queries=(Query(_E.of("llm_target_scrape_samples"), _TARGET),),
+            least=0,
+            means="Samples on each target's last good page.",
+            do="A fall: a filter, another release, or one of several API servers answering for all. A climb: labels without bound.",
+            needs=Needs.TARGET,
+            alerts=("LLMSignalsMissing",),
+        ),
+        Panel(
+            title="Age of the last good page",
+            kind=Kind.TIME_SERIES,
+            queries=(Query(f"time() - {_E.of('llm_target_last_scrape_timestamp_seconds')}", _TARGET),),
+            unit=SECONDS,
+            least=0,
+            means="Age of what is known of a target; its series go when the page is too old.",
+            do="Growing: the target is down, the reason stands beside.",
+            needs=Needs.TARGET,
+            alerts=("LLMTargetDown",),
+        ),
+        Panel(
+            title="Targets that are down",
+            kind=Kind.TABLE,
+            queries=(now(f"{_E.of('llm_target_down_reason')} == 1"),),
+            columns=("target", "reason", "instance"),
+            row_link=(TARGET, ("job", "instance", "target")),
+            means="Targets whose last scrape failed, and why.",
+            do="The same reason on many targets: the way to them, not they.",
+            needs=Needs.NOTHING_WRONG,
+            alerts=("LLMTargetDown",),
+        ),
+        Panel(
+            title="Impossible inputs",
+            kind=Kind.TIME_SERIES,
+            queries=(
+                Query(_E.increase("llm_input_anomalies_total"), _TARGET),
+                Query(f"{_E.of('llm_target_identity_unstable')}", "several servers answer, " + _TARGET),
+            ),
+            least=0,
+            means="Counters that are negative or no number, buckets that fall; and addresses behind which servers take turns.",
+            do="Several servers behind one address: scrape each by its own; their counters cannot be told apart.",
+            needs=Needs.TARGET,
+        ),
+        Panel(
+            title="Late scrapes",
+            kind=Kind.TIME_SERIES,
+            queries=(
+                Query(
+                    f"{per(('task',), _E.rate('llm_exporter_tasks_total', none_of('outcome', ('ok',))))}"
+                    f" / ({per(('task',), _E.rate('llm_exporter_tasks_total'))} > 0)",
+                    "{{task}} ({{instance}})",
+                ),
+            ),
+            unit=RATIO,
+            least=0,
+            means="Share of task runs that failed, were missed, or overlapped.",
+            do="See Tasks for which.",
+            needs=Needs.EXPORTER,
+        ),
+    ),
+)
+_BLIND = Row(
+    title="What it cannot read, and why",
+    panels=(
+        Panel(
+            title="Sources",
+            kind=Kind.STATES,
+            queries=(Query(_E.of("llm_exporter_source_up"), "{{source}} ({{instance}})"),),
+            codes=FAILED_GOOD,
+            unit="none",
+            means="The exporter's own sources: NVML, GPM, processes of GPUs, the host, discovery.",
+            do="library_not_found and no_devices are normal on a host without GPUs; no_permission and other_pid_namespace are in README.",
+            needs=Needs.EXPORTER,
+            alerts=("LLMExporterSourceDown",),
+            width=12,
+        ),
+        Panel(
+            title="Reasons of sources",
+            kind=Kind.TABLE,
+            queries=(now(f"{_E.of('llm_exporter_source_down_reason')} == 1"),),
+            columns=("source", "reason", "instance"),
+            means="Why a source does not work.",
+            do="lib_rm_version_mismatch: the driver was updated, reboot. other_pid_namespace: run the container with pid: host.",
+            needs=Needs.NOTHING_WRONG,
+            alerts=("LLMExporterSourceDown",),
+            width=12,
+        ),
+        Panel(
+            title="Signal status",
+            kind=Kind.TABLE,
+            queries=(now(f"{_E.of('llm_signal_status')} == 1"),),
+            columns=("target", "signal", "window", "status", "instance"),
+            row_link=(TARGET, ("job", "instance", "target")),
+            means="Every signal that is absent or doubtful, with the reason.",
+            do="not_exposed: the engine changed its metrics, or a filter drops them; `llm-exporter explain SIGNAL` shows the path.",
+            needs=Needs.NOTHING_WRONG,
+            alerts=("LLMSignalsMissing",),
+            width=16,
+            height=10,
+        ),
+        Panel(
+            title="Signals by status",
+            kind=Kind.BARS,
+            queries=(now(per(("target", "status"), _E.of("llm_signal_status")), "{{target}} {{status}} ({{instance}})"),),
+            least=0,
+            means="How many signals of each target are in which status.",
+            do="Compare two targets of one release: they should be alike.",
+            needs=Needs.NOTHING_WRONG,
+            alerts=("LLMSignalsMissing",),
+            width=8,
+            height=10,
+        ),
+    ),
+)
+
+SHEET = Sheet(
+    board=EXPORTER,
+    purpose="The exporter itself: is it there, what can it not read, and why.",
+    variables=(JOB, INSTANCE),
+    rows=(_SELF, _SCRAPES, _BLIND),
+)
