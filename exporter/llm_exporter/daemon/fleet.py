@@ -1,6 +1,7 @@
 """The running targets: starts, keeps and retires them as configuration and discovery say.
 
-A target whose settings did not change keeps its thread, its connection and its windows; everything else about it starts anew.
+A target whose settings did not change keeps its thread, its connection and its windows, also where the interval is another; every other
+one starts anew.
 """
 
 from __future__ import annotations
@@ -57,7 +58,6 @@ class Fleet:
         self._wall = wall
         self._machine = machine
         self._running: dict[str, Running] = {}
-        self._timing = Timing()
         self._lock = threading.Lock()
 
     @property
@@ -71,27 +71,25 @@ class Fleet:
         wanted = {target.name: target for target in targets}
         labels = label_names(wanted.values())
         before = self.running
-        same_clock = timing.interval == self._timing.interval
-        kept, started, stopped = {}, {}, []
+        kept, started = {}, {}
         for name, target in wanted.items():
             old = before.get(name)
-            if old is not None and old.pipeline.target == target and same_clock:
+            if old is not None and old.pipeline.target == target:
                 old.pipeline.timing, old.pipeline.extra_labels = timing, labels
+                old.loop.retime(timing.interval)
                 kept[name] = old
             else:
-                memory = old.pipeline if old is not None and old.pipeline.target == target else None
-                started[name] = self._make(target, timing, labels, memory)
                 if old is not None:
-                    stopped.append(old)
-        stopped += [old for name, old in before.items() if name not in wanted]
-        for old in stopped:
-            old.loop.stop(timing.timeout + 1.0 if old.pipeline.target.name in started else 0.0)
-        for old in stopped:
-            if old.pipeline.target.name not in started:
-                old.pipeline.retire()
-            old.client.close()
+                    old.pipeline.retire(replaced=True)
+                started[name] = self._make(target, timing, labels)
+        for name, old in before.items():
+            if name not in kept:
+                if name not in wanted:
+                    old.pipeline.retire()
+                # nobody waits for a scrape in flight: closing ends it, and a retired pipeline publishes nothing
+                old.loop.stop()
+                old.client.close()
         with self._lock:
-            self._timing = timing
             self._running = {name: kept.get(name) or started[name] for name in wanted}
         for fresh in started.values():
             fresh.loop.start()
@@ -102,16 +100,16 @@ class Fleet:
         running = self.running.values()
         for one in running:
             one.loop.stop()
+            one.client.close()
         for one in running:
             one.loop.stop(max(0.0, until - time.monotonic()))
 
-    def _make(self, target: Target, timing: Timing, labels: tuple[str, ...], memory: Pipeline | None) -> Running:
-        pipeline = memory or Pipeline(target, self._page, timing, self._wall, labels)
+    def _make(self, target: Target, timing: Timing, labels: tuple[str, ...]) -> Running:
+        pipeline = Pipeline(target, self._page, timing, self._wall, labels)
         machine = self._machine
         if machine is not None:
             pipeline.process_lives = lambda: machine.process_lives(target.name)
             pipeline.hardware = lambda now: machine.view(target.name, now)
-        pipeline.timing, pipeline.extra_labels = timing, labels
         client = client_for(target)
         running: Running
 
@@ -126,6 +124,7 @@ class Fleet:
             timing.interval,
             lambda outcome, n: self._count("scrape", outcome, n),
             offset=first_offset(target.name, min(timing.interval, 5.0)),
+            at_end=client.close,
         )
         running = Running(pipeline, client, loop)
         pipeline.publish(time.monotonic(), fresh=False)

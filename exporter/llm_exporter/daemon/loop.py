@@ -28,17 +28,27 @@ class Loop:
         interval: seconds.
         count: told ("ok" | "failed" | "overlapped", n).
         offset: seconds until the first tick.
+        at_end: called last, in the loop's thread.
     """
 
     def __init__(
-        self, name: str, tick: Callable[[float], None], interval: float, count: Callable[[str, int], None], *, offset: float = 0.0
+        self,
+        name: str,
+        tick: Callable[[float], None],
+        interval: float,
+        count: Callable[[str, int], None],
+        *,
+        offset: float = 0.0,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._name = name
         self._tick = tick
         self._interval = interval
         self._count = count
         self._offset = offset
-        self._stop = threading.Event()
+        self._at_end = at_end
+        self._stopped = False
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -47,9 +57,16 @@ class Loop:
 
     def stop(self, timeout: float = 0.0) -> None:
         """Asks the loop to end; waits up to `timeout` seconds. A tick in flight ends by its own deadline."""
-        self._stop.set()
+        self._stopped = True
+        self._wake.set()
         if timeout > 0:
             self._thread.join(timeout)
+
+    def retime(self, interval: float) -> None:
+        """Another interval, from now on; a tick in flight is not disturbed."""
+        if interval != self._interval:
+            self._interval = interval
+            self._wake.set()
 
     @property
     def alive(self) -> bool:
@@ -58,7 +75,11 @@ class Loop:
 
     def _run(self) -> None:
         due = time.monotonic() + self._offset
-        while not self._stop.wait(max(0.0, due - time.monotonic())):
+        while not self._stopped:
+            if self._wake.wait(max(0.0, due - time.monotonic())):
+                self._wake.clear()
+                due = min(due, time.monotonic() + self._interval)  # a shorter rhythm begins at once
+                continue
             try:
                 self._tick(time.monotonic())
                 self._count("ok", 1)
@@ -68,6 +89,7 @@ class Loop:
             due, missed = next_due(due, time.monotonic(), self._interval)
             if missed:
                 self._count("overlapped", missed)
+        self._at_end()
 
 
 def next_due(due: float, now: float, interval: float) -> tuple[float, int]:

@@ -7,6 +7,7 @@ clock. Nothing here waits, fetches or sleeps.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -73,6 +74,8 @@ class Pipeline:
     _verdict: VerdictKeeper = field(default_factory=VerdictKeeper)
     _parser: PageParser = field(default_factory=PageParser)
     _normaliser: normalise.Normaliser = field(default_factory=normalise.Normaliser)
+    _retired: bool = False
+    _publishing: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, scraped: Fetched | Failed, now: float) -> TargetStatus:
         """Takes one scrape of monotonic time `now` all the way; returns and publishes the target's new status."""
@@ -111,13 +114,18 @@ class Pipeline:
         name = self.target.name
         engine = [family for family in families if family.metric.name not in PERSISTENT]
         lasting = [family for family in families if family.metric.name in PERSISTENT]
-        self.page.put(f"{name}/engine", engine, until=now + self.timing.good_for)
-        self.page.put(name, targets.families(self.target, self.status, self.extra_labels) + lasting)
+        with self._publishing:
+            if not self._retired:
+                self.page.put(f"{name}/engine", engine, until=now + self.timing.good_for)
+                self.page.put(name, targets.families(self.target, self.status, self.extra_labels) + lasting)
 
-    def retire(self) -> None:
-        """Takes everything of this target off the page."""
-        self.page.drop(f"{self.target.name}/engine")
-        self.page.drop(self.target.name)
+    def retire(self, *, replaced: bool = False) -> None:
+        """Publishes nothing more, however late a scrape in flight comes; takes everything off the page unless a successor replaces it."""
+        with self._publishing:
+            self._retired = True
+            if not replaced:
+                self.page.drop(f"{self.target.name}/engine")
+                self.page.drop(self.target.name)
 
     # -- one scrape ----------------------------------------------------------------------------------------------------------------
 
