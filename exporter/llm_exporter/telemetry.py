@@ -14,8 +14,37 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, PlatformCollector, ProcessCollector
 
 from llm_exporter import __version__
+from llm_exporter.metrics import Metric
+from llm_exporter.readings import Kind, Unit
 
 OUTCOMES = ("ok", "failed", "missed", "overlapped")
+
+BUILD = Metric("llm_exporter_build_info", Kind.GAUGE, Unit.INFO, "Version of the exporter.", ("version", "python_version"), "1")
+TASKS = Metric(
+    "llm_exporter_tasks_total",
+    Kind.COUNTER,
+    Unit.COUNT,
+    "Runs of the exporter's own tasks; overlapped: not started since the run before was still going; missed: its time had passed.",
+    ("task", "outcome"),
+    "tasks (7) × outcomes (4)",
+)
+RELOAD_OK = Metric(
+    "llm_exporter_config_last_reload_successful", Kind.GAUGE, Unit.FLAG, "1 if the last load of the configuration succeeded.", (), "1"
+)
+RELOADED_AT = Metric(
+    "llm_exporter_config_last_reload_success_timestamp_seconds",
+    Kind.GAUGE,
+    Unit.TIMESTAMP,
+    "Wall time of the last successful load of the configuration.",
+    (),
+    "1",
+)
+# Beside these the registry has prometheus_client's own process_*, python_info and python_gc_*.
+METRICS: tuple[Metric, ...] = (BUILD, TASKS, RELOAD_OK, RELOADED_AT)
+
+
+def _declared(metric: Metric) -> tuple[str, str, tuple[str, ...]]:
+    return metric.name, metric.help, metric.labels
 
 
 class Telemetry:
@@ -27,22 +56,10 @@ class Telemetry:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
-        build = Gauge("llm_exporter_build_info", "Version of the exporter.", ["version", "python_version"], registry=self.registry)
-        build.labels(__version__, platform.python_version()).set(1)
-        self._tasks = Counter(
-            "llm_exporter_tasks_total",
-            "Runs of the exporter's own tasks; overlapped: not started since the run before was still going; missed: its time had passed.",
-            ["task", "outcome"],
-            registry=self.registry,
-        )
-        self._reload_ok = Gauge(
-            "llm_exporter_config_last_reload_successful", "1 if the last load of the configuration succeeded.", registry=self.registry
-        )
-        self._reloaded_at = Gauge(
-            "llm_exporter_config_last_reload_success_timestamp_seconds",
-            "Wall time of the last successful load of the configuration.",
-            registry=self.registry,
-        )
+        Gauge(*_declared(BUILD), registry=self.registry).labels(__version__, platform.python_version()).set(1)
+        self._tasks = Counter(*_declared(TASKS), registry=self.registry)
+        self._reload_ok = Gauge(*_declared(RELOAD_OK), registry=self.registry)
+        self._reloaded_at = Gauge(*_declared(RELOADED_AT), registry=self.registry)
 
     def declare_task(self, task: str) -> None:
         """Starts all outcomes of a task at 0: `increase()` never sees a series born at 1."""

@@ -6,11 +6,12 @@ import re
 
 import pytest
 
+from llm_exporter import telemetry
 from llm_exporter.daemon.published import declared
 from llm_exporter.metrics import Metric
 from llm_exporter.readings import Kind, Unit
 
-METRICS = declared()
+METRICS = (*declared(), *telemetry.METRICS)
 FORBIDDEN = {"job", "instance", "quantile", "pid", "le", "hostname", "type", "user", "command"}
 BAD_SUFFIX = re.compile(r"_(percent|perc|ms|millis|milliseconds|mib|gb|mb|mhz|mw|kb|minutes|hours)(_total)?$")
 # label names of CONTRACT 6 that stand alone on families about the target itself

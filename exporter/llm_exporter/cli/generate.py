@@ -40,7 +40,7 @@ def command(kind: str, config_file: Path | None, out: Path, check: bool, time_sc
     """Writes or compares; the exit code says whether all was up to date."""
     config = load_config(config_file, os.environ) if config_file is not None else None
     settings = settings_of(config, time_scale)
-    artefacts = collect(producers(kind, settings))
+    artefacts = collect(producers(kind, settings, out))
     if kind in ("alerts", "all") and config is not None:
         for note in notes_of(config):
             click.echo(f"note: {note}", err=True)
@@ -56,7 +56,7 @@ def command(kind: str, config_file: Path | None, out: Path, check: bool, time_sc
     return 0
 
 
-def producers(kind: str, settings: RuleSettings) -> list[Producer]:
+def producers(kind: str, settings: RuleSettings, root: Path) -> list[Producer]:
     """Who makes the artefacts of this kind."""
     found: list[Producer] = []
     if kind in ("alerts", "all"):
@@ -64,7 +64,7 @@ def producers(kind: str, settings: RuleSettings) -> list[Producer]:
     if kind in ("dashboards", "all"):
         found.append(lambda: _dashboards(settings))
     if kind in ("docs", "all"):
-        found += [runbook_artefacts, _reference]
+        found += [runbook_artefacts, _reference, lambda: _readme(root)]
     return found
 
 
@@ -83,8 +83,24 @@ def _dashboards(settings: RuleSettings) -> Mapping[str, str]:
 def _reference() -> Mapping[str, str]:
     """docs/metrics.md, docs/configuration.md and the example; the command line alone knows every room's declarations."""
     from llm_exporter.config.describe import documents
+    from llm_exporter import telemetry
     from llm_exporter.expose import hardware, probes, targets
     from llm_exporter.generate.reference import metrics_markdown
 
-    others = (("Targets", targets.METRICS), ("Probes", probes.METRICS), ("GPUs, host and the exporter's sources", hardware.METRICS))
+    from llm_exporter.report import directory
+
+    others = (
+        ("Targets", (targets.info_metric(()), *targets.METRICS)),
+        ("Probes", probes.METRICS),
+        ("GPUs, host and the exporter's sources", hardware.METRICS),
+        ("The exporter itself", (*telemetry.METRICS, directory.LAST_SUCCESS)),
+    )
     return {**documents(), "docs/metrics.md": metrics_markdown(others)}
+
+
+def _readme(root: Path) -> Mapping[str, str]:
+    """README with its table of signals renewed; nothing where there is no README (an installation, not a checkout)."""
+    from llm_exporter.generate.reference import with_signals_table
+
+    readme = root / "README.md"
+    return {"README.md": with_signals_table(readme.read_text(encoding="utf-8"))} if readme.is_file() else {}
