@@ -51,7 +51,7 @@ class Telemetry:
     """Own metrics in a registry of their own (never the global one: tests run many exporters in one process)."""
 
     def __init__(self) -> None:
-        prometheus_client.disable_created_metrics()
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)

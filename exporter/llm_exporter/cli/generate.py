@@ -82,11 +82,10 @@ def _dashboards(settings: RuleSettings) -> Mapping[str, str]:
 
 def _reference() -> Mapping[str, str]:
     """docs/metrics.md, docs/configuration.md and the example; the command line alone knows every room's declarations."""
-    from llm_exporter.config.describe import documents
     from llm_exporter import telemetry
+    from llm_exporter.config.describe import documents
     from llm_exporter.expose import hardware, probes, targets
     from llm_exporter.generate.reference import metrics_markdown
-
     from llm_exporter.report import directory
 
     others = (
