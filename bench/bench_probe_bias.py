@@ -254,7 +254,8 @@ def show_aiperf(found: dict[str, Any] | str, truth: list[float], bare_p99: float
         return
     median, p99 = (float(found.get(name, "nan")) / 1e3 for name in ("p50", "p99"))
     note = "(a run of its own: difference of medians and of P99s)"
-    show("aiperf", median - statistics.median(truth), p99 - quantile(truth, 0.99), p99, p99 - bare_p99, note)
+    late = p99 - quantile(truth, 0.99)
+    show("aiperf", median - statistics.median(truth), late, p99, late - bare_p99, note)
 
 
 def main() -> int:
@@ -269,7 +270,8 @@ def main() -> int:
     server, truths = child(_serve, arguments.delay_ms / 1000, page)
     port = truths.recv()
     url = f"http://127.0.0.1:{port}"
-    scraper, inside = child(scrape, port, arguments.scrape_interval)
+    pages, pages_pipe = child(_serve, 0.0, page)  # the 50 targets: a server of their own, so that they do not delay the measured one
+    scraper, inside = child(scrape, pages_pipe.recv(), arguments.scrape_interval)
     alone, bare_pipe = child(bare, port)
     peer = OpenAi(arguments.peers, url) if arguments.peers else None
     with ProbePool() as pool:
@@ -288,19 +290,19 @@ def main() -> int:
     biases = {name: [value - truth for value, truth in zip(values, held[name], strict=True)] for name, values in measured.items()}
     every = f"{TARGETS} targets scraped every {arguments.scrape_interval:g} s"
     print(f"{arguments.requests} requests each, first token held back for {arguments.delay_ms:g} ms, {every}")
-    print(f"{'client':<8}{'median bias ms':>16}{'P99 bias ms':>14}{'P99 TTFT ms':>14}{'P99 − bare ms':>16}")
-    bare_p99 = quantile(measured["bare"], 0.99)
+    print(f"{'client':<8}{'median bias ms':>16}{'P99 bias ms':>14}{'P99 TTFT ms':>14}{'P99 − bare ms':>16}   (the last: of the biases)")
+    bare_p99 = quantile(biases["bare"], 0.99)
     for name, values in biases.items():
-        p99 = quantile(measured[name], 0.99)
-        show(name, statistics.median(values), quantile(values, 0.99), p99, p99 - bare_p99)
+        p99 = quantile(values, 0.99)
+        show(name, statistics.median(values), p99, quantile(measured[name], 0.99), p99 - bare_p99)
     if arguments.peers and arguments.tokenizer:
         found = run_aiperf(arguments.peers, url, arguments.tokenizer, arguments.requests)
         show_aiperf(found, [seconds for _, seconds in ask_truths(truths)], bare_p99)
-    for process in (server, scraper, alone):
+    for process in (server, pages, scraper, alone):
         process.terminate()
     if peer is not None:
         peer.process.terminate()
-    median, late = abs(statistics.median(biases["ours"])) * 1e3, (quantile(measured["ours"], 0.99) - bare_p99) * 1e3
+    median, late = abs(statistics.median(biases["ours"])) * 1e3, (quantile(biases["ours"], 0.99) - bare_p99) * 1e3
     good = median <= 0.3 and late <= 2.0
     print(f"aim: |median bias| ≤ 0.3 ms: {median:.3f}; P99 − bare ≤ 2 ms: {late:.3f}: {'met' if good else 'missed'}")
     return 0 if good else 1

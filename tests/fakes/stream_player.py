@@ -6,6 +6,7 @@ and each GET from `pages`. TLS and slow handshakes on wish. Kernel-chosen port o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import ssl
@@ -73,6 +74,8 @@ class StreamPlayer:
 
     def __exit__(self, *exc: object) -> None:
         self._closing.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # else a blocked accept() takes one more connection
         self._listener.close()
 
     @property

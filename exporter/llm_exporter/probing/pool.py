@@ -42,9 +42,10 @@ class Prober(Protocol):
 class _Waiting:
     """One request that waits for its answer."""
 
-    __slots__ = ("answer", "ready")
+    __slots__ = ("answer", "process", "ready")
 
-    def __init__(self) -> None:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
         self.ready = threading.Event()
         self.answer: dict[str, Any] | None = None  # None: the process died
 
@@ -110,9 +111,9 @@ class ProbePool:
 
     def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         for _ in range(2):
-            waiting = _Waiting()
             with self._lock:
                 process = self._running()
+                waiting = _Waiting(process)
                 number = next(self._ids)
                 self._waiting[number] = waiting
                 # a pipe that broke just now: the reader's end tells all who wait
@@ -156,8 +157,8 @@ class ProbePool:
                     waiting.answer = answer
                     waiting.ready.set()
         with self._lock:
-            if self._process in (process, None):
-                for waiting in self._waiting.values():
+            for waiting in self._waiting.values():
+                if waiting.process is process:
                     waiting.ready.set()
 
 

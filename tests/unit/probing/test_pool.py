@@ -76,7 +76,7 @@ def test_a_child_that_is_killed_is_started_again_and_the_probe_is_repeated() -> 
             time.sleep(0.01)
         assert pool.pid is not None
         os.kill(pool.pid, signal.SIGKILL)
-        thread.join(10)
+        thread.join(60)
         assert results == ["success"]
         assert pool.starts == 2
 

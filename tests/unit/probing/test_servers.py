@@ -1,0 +1,106 @@
+"""What real servers say about themselves, and how requests to each endpoint look."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fakes.stream_player import Play, StreamPlayer
+from llm_exporter.errors import FetchError
+from llm_exporter.probing.calls import body_of, call_of
+from llm_exporter.probing.servers import Asker, ServerFacts, describe
+from llm_exporter.sources.probe import TlsSettings
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+def facts_of(pages: dict[str, bytes | tuple[int, bytes]]) -> ServerFacts:
+    with StreamPlayer(Play(), pages=pages) as server:
+        return describe(Asker(server.url, {}, TlsSettings(), 5.0))
+
+
+def test_vllm_tells_its_version_context_and_cache() -> None:
+    labels = (
+        'block_size="128",cache_dtype="auto",enable_prefix_caching="True",kv_cache_memory_bytes="1073741824",kv_cache_size_tokens="1048576"'
+    )
+    facts = facts_of(
+        {
+            "/v1/models": b'{"object":"list","data":[{"id":"tiny","max_model_len":2048},{"id":"second"}]}',
+            "/version": b'{"version":"0.32.0"}',
+            "/metrics": f'vllm:cache_config_info{{{labels},num_gpu_blocks_override="None"}} 1.0\n'.encode(),
+        }
+    )
+    assert (facts.engine, facts.engine_version, facts.models, facts.context_tokens) == ("vllm", "0.32.0", ("tiny", "second"), 2048)
+    assert (facts.kv_cache_capacity_tokens, facts.kv_cache_bytes) == (1_048_576, 2**30)
+    assert facts.conditions == {"prefix_cache": "on", "kv_cache_dtype": "auto", "kv_cache_block_tokens": "128"}
+
+
+def test_old_vllm_without_its_token_count_gives_blocks_times_size() -> None:
+    page = b'vllm:cache_config_info{block_size="16",num_gpu_blocks="27000",cache_dtype="None"} 1.0\n'
+    facts = facts_of({"/v1/models": b'{"data":[]}', "/metrics": page})
+    assert (facts.kv_cache_capacity_tokens, facts.kv_cache_bytes, facts.models) == (432_000, None, ())
+    assert "kv_cache_dtype" not in facts.conditions
+
+
+@pytest.mark.parametrize(("info", "server"), [("/model_info", "/server_info"), ("/get_model_info", "/get_server_info")])
+def test_sglang_under_its_old_and_new_paths(info: str, server: str) -> None:
+    facts = facts_of(
+        {
+            "/v1/models": b'{"data":[{"id":"tiny"}]}',
+            info: b'{"model_path":"/m"}',
+            server: json.dumps(
+                {"version": "0.5.23", "context_length": 4096, "dtype": "float32", "disable_radix_cache": True, "quantization": None}
+            ).encode(),
+            "/metrics": b'sglang:max_total_num_tokens{a="b"} 8192.0\nsglang:kv_cache_memory_usage_gb{a="b"} 0.0625\n',
+        }
+    )
+    assert (facts.engine, facts.engine_version, facts.context_tokens) == ("sglang", "0.5.23", 4096)
+    assert (facts.kv_cache_capacity_tokens, facts.kv_cache_bytes) == (8192, 2**26)
+    assert facts.conditions == {"precision": "float32", "prefix_cache": "off"}
+
+
+def test_a_server_of_another_kind_still_gives_its_models() -> None:
+    facts = facts_of({"/v1/models": b'{"data":[{"id":"m"}]}'})
+    assert (facts.engine, facts.models, facts.conditions) == ("", ("m",), {})
+
+
+@pytest.mark.parametrize("listing", [b"[]", b"no json", b'{"data": null}', b'{"data": [{"name": 1}]}'])
+def test_a_strange_list_of_models_is_an_empty_one(listing: bytes) -> None:
+    assert facts_of({"/v1/models": listing}).models == ()
+
+
+def test_nothing_there_is_an_error_with_a_reason() -> None:
+    with StreamPlayer(Play()) as server:
+        url = server.url
+    with pytest.raises(FetchError) as caught:
+        describe(Asker(url, {"Authorization": "Bearer sk-hidden"}, TlsSettings(), 2.0))
+    assert caught.value.reason == "connect"
+    assert "hidden" not in str(caught.value)
+
+
+def test_no_redirect_is_followed_with_credentials() -> None:
+    with StreamPlayer(Play(), pages={"/v1/models": (302, b"")}) as server, pytest.raises(FetchError, match="http_302"):
+        Asker(server.url, {"Authorization": "Bearer x"}, TlsSettings(), 2.0).text("/v1/models")
+
+
+def arguments(engine: str) -> dict[str, object]:
+    return {"model": "m", "prompt": "p", "max_tokens": 8, "temperature": 0.0, "engine": engine}
+
+
+def test_bodies_of_the_three_endpoints() -> None:
+    chat = body_of("/v1/chat/completions", **arguments("vllm"))  # type: ignore[arg-type]
+    assert chat["messages"] == [{"role": "user", "content": "p"}]
+    assert (chat["stream"], chat["stream_options"], chat["max_tokens"], chat["ignore_eos"]) == (True, {"include_usage": True}, 8, True)
+    completions = body_of("/v1/completions", **arguments(""))  # type: ignore[arg-type]
+    assert completions["prompt"] == "p"
+    assert "ignore_eos" not in completions  # an extension: a strict gateway would refuse it
+    generate = body_of("/generate", **arguments("sglang"))  # type: ignore[arg-type]
+    assert generate["text"] == "p"
+    assert generate["sampling_params"]["max_new_tokens"] == 8
+
+
+def test_a_call_never_shows_its_headers() -> None:
+    call = call_of("http://a", "/v1/chat/completions", model="m", prompt="p", max_tokens=1, headers={"Authorization": "Bearer sk-hidden"})
+    assert "hidden" not in repr(call)
