@@ -2,8 +2,9 @@
 
     .venv/bin/python bench/compare_simulation.py http://127.0.0.1:8000 tiny [--clients 24] [--rounds 3] [--max-tokens 120]
 
-The real server is one on CPU with a tiny model, --max-model-len 2048 --max-num-seqs 8 --max-num-batched-tokens 512. Prints a Markdown table;
-exit code 1 where families, labels or buckets differ. Nothing is sent but to the given URL and to loopback.
+The real server is one on CPU with a tiny model, --max-model-len 2048 --max-num-seqs 8 --max-num-batched-tokens 512.
+Prints a Markdown table; exit code 1 where families, labels or buckets differ. Nothing is sent but to the given URL and
+to loopback. Each run has prompts of its own, since a real server still caches those of the run before.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from llm_exporter.demo.server import EngineServer
 from llm_exporter.demo.simulation import Simulation
 from llm_exporter.demo.traffic import Load
 
-WORDS = "the a of prefix cache token queue water people long make thing day sound".split()
+WORDS = ["the", "a", "of", "prefix", "cache", "token", "queue", "water", "people", "long", "make", "thing", "day", "sound"]
 FIGURES = (
     ("vllm:time_to_first_token_seconds", "TTFT, s"),
     ("vllm:request_queue_time_seconds", "queue, s"),
@@ -62,7 +63,7 @@ def one(url: str, model: str, text: str, max_tokens: int) -> None:
 def load(url: str, model: str, args: argparse.Namespace) -> float:
     """The load: per round, `clients` requests at once; the last round shares a prompt. Returns wall seconds."""
     began = time.monotonic()
-    rng = random.Random(5)
+    rng = random.Random(args.seed)
     shared = " ".join(rng.choice(WORDS) for _ in range(args.words * 3))
     for turn in range(args.rounds):
         texts = [" ".join(rng.choice(WORDS) for _ in range(args.words)) for _ in range(args.clients)]
@@ -105,6 +106,7 @@ def main() -> int:
     parser.add_argument("model")
     for name, default in (("clients", 24), ("rounds", 3), ("max-tokens", 120), ("words", 150)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
     args = parser.parse_args()
     overrides = {"max_running": 8, "step_tokens": 512, "context_tokens": 2048}
     side = Side("cpu-tiny-vllm", Load(rate=0.0), overrides=overrides)
@@ -113,9 +115,10 @@ def main() -> int:
     server = EngineServer(simulation, pacer)
     pacer.start()
     server.start()
+    warm = argparse.Namespace(clients=2, rounds=1, max_tokens=4, words=10, seed=1)  # a real server is slow at first
     pages, walls = [], []
     for url, model in ((args.url, args.model), (server.url, simulation.model_name)):
-        load(url, model, argparse.Namespace(clients=2, rounds=1, max_tokens=4, words=10))  # first requests are slow on a real server
+        load(url, model, warm)
         before = values(fetch(url))
         walls.append(load(url, model, args))
         time.sleep(1.0)
@@ -124,9 +127,8 @@ def main() -> int:
     server.stop()
     pacer.stop()
     (real_text, real), (mine_text, mine) = pages
-    print(
-        f"| mean of | real | simulated | ratio |\n|---|---|---|---|\n| wall, s | {walls[0]:.1f} | {walls[1]:.1f} | {walls[1] / walls[0]:.2f} |"
-    )
+    print("| mean of | real | simulated | ratio |\n|---|---|---|---|")
+    print(f"| wall, s | {walls[0]:.1f} | {walls[1]:.1f} | {walls[1] / walls[0]:.2f} |")
     for name, label in FIGURES:
         pair = [page.get(f"{name}_sum", 0.0) / max(1.0, page.get(f"{name}_count", 0.0)) for page in (real, mine)]
         print(f"| {label} | {pair[0]:.4g} | {pair[1]:.4g} | {pair[1] / pair[0] if pair[0] else float('nan'):.2f} |")

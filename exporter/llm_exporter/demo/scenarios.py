@@ -244,7 +244,7 @@ def _healthy() -> Scenario:
 
 def _tour() -> Scenario:
     names = ("long-prompts", "cache-collapse", "starved", "starved-frontend", "kv-pressure", "stalled")
-    plan = [(60.0 + 160.0 * turn, 135.0 + 160.0 * turn, name) for turn, name in enumerate(names)]
+    plan = [(60.0 + 160.0 * turn, (115.0 if name == "stalled" else 135.0) + 160.0 * turn, name) for turn, name in enumerate(names)]
     return _scenario(
         "tour",
         tuple(f"{start:.0f} s to {end:.0f} s: {_TROUBLES[name].what}." for start, end, name in plan),
