@@ -1,15 +1,17 @@
 """Recordings (CONTRACT 3): folders of pages by second, with GPU and host readings beside them; reading and writing.
 
 `replay` and tests read them, `record` and the simulation write them. A folder holds `tNNN.prom` (a page), `tNNN.fail` (a failed scrape: one
-line, the reason), and `gpu.jsonl`, `host.jsonl`, whose first line is second 0.
+line, the reason), `gpu.jsonl` and `host.jsonl`, whose first line is second 0, and `meta.json` (who was recorded, and what is known of it;
+where it says `started_at`, that is second 0 of all).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from llm_exporter.errors import UsageError
@@ -27,12 +29,25 @@ class Moment(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """A folder, read: scrapes in order of time, and the hardware's lines as (second, line)."""
+    """A folder, read: scrapes in order of time, the hardware's lines as (second, line), and what meta.json says ({} without one)."""
 
     name: str
     moments: tuple[Moment, ...]
     gpu: tuple[tuple[float, dict[str, Any]], ...]
     host: tuple[tuple[float, dict[str, Any]], ...]
+    meta: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def engine_version(self) -> str:
+        """The engine's version as meta.json has it ("vllm 0.22.0"); "" where it does not say."""
+        words = str(self.meta.get("engine", "")).split()
+        return words[1] if len(words) > 1 and words[0] in ("vllm", "sglang") and words[1][:1].isdigit() else ""
+
+    @property
+    def started_at(self) -> float | None:
+        """Unix time of second 0; None where it is not known."""
+        started = self.meta.get("started_at")
+        return float(started) if isinstance(started, int | float) and not isinstance(started, bool) else None
 
 
 def read_recording(folder: Path) -> Recording:
@@ -50,12 +65,22 @@ def read_recording(folder: Path) -> Recording:
         moments[second] = Moment(second, _scraped(path, match[2]))
     if not moments:
         raise UsageError(f"{folder}: holds no tNNN.prom or tNNN.fail; the number is seconds after the start, three digits or more")
-    return Recording(
-        folder.resolve().name,
-        tuple(moments[second] for second in sorted(moments)),
-        tuple(_lines(folder / "gpu.jsonl")),
-        tuple(_lines(folder / "host.jsonl")),
+    found = Recording(folder.resolve().name, tuple(moments[second] for second in sorted(moments)), (), (), _meta(folder / "meta.json"))
+    return found._replace(
+        gpu=tuple(_lines(folder / "gpu.jsonl", found.started_at)), host=tuple(_lines(folder / "host.jsonl", found.started_at))
     )
+
+
+def _meta(path: Path) -> Mapping[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise UsageError(f"{path}: is no JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: must hold a JSON object")
+    return found
 
 
 def _scraped(path: Path, ending: str) -> Fetched | Failed:
@@ -69,10 +94,9 @@ def _scraped(path: Path, ending: str) -> Fetched | Failed:
     return Failed(reason[0], "recorded failure", "", 0.0)
 
 
-def _lines(path: Path) -> Iterator[tuple[float, dict[str, Any]]]:
+def _lines(path: Path, start: float | None) -> Iterator[tuple[float, dict[str, Any]]]:
     if not path.exists():
         return
-    start: float | None = None
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if not line.strip():
             continue
@@ -92,3 +116,33 @@ def write_moment(folder: Path, second: float, scraped: Fetched | Failed) -> None
         stem.with_suffix(".prom").write_bytes(scraped.body)
     else:
         stem.with_suffix(".fail").write_text(scraped.reason + "\n")
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """Makes DIR/NAME for a recording. Raises UsageError where NAME is no folder's name or holds something already."""
+    if not name or name in (".", "..") or "/" in name or "\0" in name:
+        raise UsageError(f"a recording's folder cannot be named {name!r}; give the target another name")
+    folder = parent / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        filled = any(folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be made ({error.strerror}); give --out another folder") from None
+    if filled:
+        raise UsageError(f"{folder}: is not empty; a recording starts in an empty folder, so give --out a new one")
+    return folder
+
+
+def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Appends readings to gpu.jsonl or host.jsonl, one object a line."""
+    text = "".join(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n" for row in rows)
+    if text:
+        with path.open("a") as file:
+            file.write(text)
+
+
+def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+    """Writes meta.json whole, so that a reader never sees half of it."""
+    draft = folder / ".meta.json"
+    draft.write_text(json.dumps(meta, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    draft.replace(folder / "meta.json")

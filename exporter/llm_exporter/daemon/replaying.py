@@ -16,11 +16,12 @@ from llm_exporter.daemon.published import declared, label_names
 from llm_exporter.errors import UsageError
 from llm_exporter.expose import hardware
 from llm_exporter.expose.page import Page
+from llm_exporter.expose.targets import TargetStatus
 from llm_exporter.hardware import GpuTick, HostTick, SourceState, gpu_reading_from_record, host_reading_from_record
 from llm_exporter.recording import Moment, Recording, read_recording
 from llm_exporter.state.hardware import HardwareState
 
-# Pages of a recording have no wall time: timestamps on the replayed page count from the recording's start.
+# Where a recording does not say when it was made, timestamps on the replayed page count from its start.
 EPOCH = 0.0
 
 
@@ -50,13 +51,15 @@ class Replay:
 
     def _pipeline(self, target: Target, config: Config, labels: tuple[str, ...]) -> Pipeline:
         machine = self._machines[target.name]
+        began = EPOCH if machine.recording.started_at is None else machine.recording.started_at
         return Pipeline(
             target,
             self.page,
             Timing(1.0, 1.0, config.stall.after),
-            lambda: EPOCH + self.now,
+            lambda: began + self.now,
             labels,
             hardware=lambda now: hardware_view(machine.state, target.name, now) if machine.recorded else HardwareView(),
+            status=TargetStatus(engine_version=machine.recording.engine_version),
         )
 
     def step(self, moment: Moment, name: str) -> None:
@@ -83,6 +86,7 @@ class _Machine:
     def __init__(self, recording: Recording, target: Target, prefix: str) -> None:
         self.state = HardwareState()
         self.state.configure({target.name: target.gpus})
+        self.recording = recording
         self.recorded = bool(recording.gpu or recording.host)
         self._target = target.name
         self._prefix = prefix
