@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-AGGREGATIONS = frozenset("sum min max avg count group stddev stdvar topk bottomk quantile count_values".split())
-_WORDS = frozenset("and or unless by without on ignoring group_left group_right offset bool atan2 inf nan".split())
-_LISTS = frozenset("by without on ignoring group_left group_right".split())
+AGGREGATIONS = frozenset(["sum", "min", "max", "avg", "count", "group", "stddev", "stdvar", "topk", "bottomk", "quantile", "count_values"])
+_WORDS = frozenset(
+    ["and", "or", "unless", "by", "without", "on", "ignoring", "group_left", "group_right", "offset", "bool", "atan2", "inf", "nan"]
+)
+_LISTS = frozenset(["by", "without", "on", "ignoring", "group_left", "group_right"])
 _TOKEN = re.compile(
     r"""(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`[^`]*`)|(?P<range>\[[^\]]*\])|(?P<name>[A-Za-z_:$][\w:$]*)|(?P<number>[\d.]+[\w.]*)|(?P<sign>[-+*/%^=!<>~(){},@])|\s+"""
 )
@@ -20,7 +22,7 @@ def tokens(expression: str) -> list[Token]:
     found, at = [], 0
     while at < len(expression):
         match = _TOKEN.match(expression, at)
-        assert match, f"cannot read PromQL at {expression[at:at + 20]!r}"
+        assert match, f"cannot read PromQL at {expression[at : at + 20]!r}"
         if match.lastgroup:
             found.append((match.lastgroup, match.group()))
         at = match.end()

@@ -10,7 +10,7 @@ TARGET_DOWN = Cases(
     "LLMTargetDown",
     (
         Case("fires", {t("llm_target_up"): gauge((5, 1), (10, 0))}, 7, (TARGET,)),
-        Case("too_short", {t("llm_target_up"): gauge((5, 1), (0.75, 0), (10, 1))}, 5.75),
+        Case("too_short", {t("llm_target_up"): gauge((5, 1), (0.75, 0), (10, 1))}, 5.5),
         Case("too_short", {t("llm_target_up"): gauge((5, 1), (0.75, 0), (10, 1))}, 6.5),
         Case("no_data", {}, 7),
         Case("target_gone", {t("llm_target_up"): gauge((5, 1), (10, None))}, 8, about="LLMTargetsMissing speaks"),
@@ -23,7 +23,8 @@ STALLED = Cases(
     "LLMEngineStalled",
     (
         Case("fires", {t("llm_engine_stalled"): gauge((5, 0), (5, 1))}, 5.25, (TARGET,)),
-        Case("too_short", {t("llm_engine_stalled"): gauge((5, 0), (0.25, 1), (5, 0))}, 5.25),
+        Case("fires", {t("llm_engine_stalled"): gauge((0.75, 0), (2, 1))}, 1.25, (TARGET,), about="HANG-01: told 75 s after tokens froze"),
+        Case("too_short", {t("llm_engine_stalled"): gauge((5, 0), (0.25, 1), (5, 0))}, 5),
         Case("no_data", {}, 7),
         Case("target_gone", {t("llm_engine_stalled"): gauge((5, 0), (2, 1), (10, None))}, 9),
         Case("idle", {t("llm_engine_stalled"): gauge((10, 0))}, 7),
@@ -80,9 +81,14 @@ QUEUE_GROWING = Cases(
     (
         Case("fires", queue((30, 1.3)), 20, (MODEL,)),
         Case("just_below", queue((30, 1.1)), 20),
-        Case("just_below", {m("llm_requests_waiting_capacity"): gauge((10, 0), (4, 20), (0.5, 0), (4, 40), (0.5, 0), (11, 60))}, 19, about="it empties"),
-        Case("too_short", {m("llm_requests_waiting_capacity"): counter((10, 0), (4, 3), RESET, (16, 0), start=5)}, 13.75),
-        Case("too_short", {m("llm_requests_waiting_capacity"): counter((10, 0), (4, 3), RESET, (16, 0), start=5)}, 16),
+        Case(
+            "just_below",
+            {m("llm_requests_waiting_capacity"): gauge((10, 0), (4, 20), (0.5, 0), (4, 40), (0.5, 0), (11, 60))},
+            19,
+            about="it empties",
+        ),
+        Case("too_short", {m("llm_requests_waiting_capacity"): counter((10, 0), (4, 6), RESET, (16, 0), start=5)}, 13.75),
+        Case("too_short", {m("llm_requests_waiting_capacity"): counter((10, 0), (4, 6), RESET, (16, 0), start=5)}, 16),
         Case("no_data", {}, 20),
         Case("target_gone", queue((15, 1.3), (20, None)), 30),
         Case("idle", queue((30, 0), start=0), 20),
@@ -134,7 +140,9 @@ PREEMPTIONS = Cases(
 _DAY = 1470  # a day, and half an hour behind which the comparison ends
 
 
-def cache(now: Number | None, before: Number = 80, finished: Number = 10, length: Number = 90, queried: Number | None = 100) -> dict[str, str]:
+def cache(
+    now: Number | None, before: Number = 80, finished: Number = 10, length: Number = 90, queried: Number | None = 100
+) -> dict[str, str]:
     after = None if now is None else now
     return {
         m("llm_prefix_cache_hit_tokens_total"): counter((_DAY, before), (length, after), step=600),
@@ -152,7 +160,10 @@ HIT_RATIO = Cases(
         Case("just_below", cache(63, finished=0.6), _DAY + 50, (), 600, "18 requests in half an hour"),
         Case(
             "just_below",
-            {**cache(63, finished=0.8), t("llm_probe_requests_total", module="short", result="success"): counter((_DAY + 90, 0.3), step=600)},
+            {
+                **cache(63, finished=0.8),
+                t("llm_probe_requests_total", module="short", result="success"): counter((_DAY + 90, 0.3), step=600),
+            },
             _DAY + 50,
             (),
             600,
@@ -188,7 +199,7 @@ SIGNALS_MISSING = Cases(
         Case("fires", status("not_exposed", (20, 1)), 15, ({**TARGET, "status": "not_exposed"},)),
         Case("fires", status("stale", (20, 1)), 15, ({**TARGET, "status": "stale"},)),
         Case("just_below", status("not_supported", (20, 1)), 15, about="never there"),
-        Case("too_short", status("stale", (5, None), (8, 1), (10, None)), 14),
+        Case("too_short", status("stale", (5, None), (8, 1), (10, None)), 12.75),
         Case("no_data", {}, 15),
         Case("target_gone", status("stale", (5, 1), (20, None)), 15),
         Case("idle", {**status("no_traffic", (20, 1)), **status("feature_off", (20, 1))}, 15),
@@ -239,7 +250,7 @@ PROBE_FAILING = Cases(
             15,
             about="the probe is wrong, not the server",
         ),
-        Case("too_short", runs(((10, 2), (20, 0)), ((10, 0), (20, 2))), 12.5),
+        Case("too_short", runs(((10, 2), (20, 0)), ((10, 0), (20, 2))), 13.5),
         Case("no_data", {}, 15),
         Case("target_gone", runs(((10, 0), (20, None)), ((10, 2), (20, None))), 20),
         Case("counter_reset", runs(((10, 2), RESET, (20, 2)), ((10, 0), RESET, (20, 0))), 12),
@@ -257,7 +268,7 @@ PROBE_MISCONFIGURED = Cases(
     (
         Case("fires", result("http_404", (20, 1)), 15, ({**SHORT, "result": "http_404"},)),
         Case("fires", result("skipped_unknown_engine", (20, 1)), 15, ({**SHORT, "result": "skipped_unknown_engine"},)),
-        Case("too_short", result("http_404", (5, 0), (9, 1), (10, 0)), 14),
+        Case("too_short", result("http_404", (5, 0), (9, 1), (10, 0)), 13.75),
         Case("no_data", {}, 15),
         Case("target_gone", result("http_404", (5, 1), (20, None)), 15),
         Case("idle", {**result("http_404", (20, 0)), **result("timeout", (20, 1)), **result("skipped_busy", (20, 1))}, 15),

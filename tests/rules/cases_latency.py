@@ -8,7 +8,9 @@ SLO = {**TARGET, "model": "m", "slo": "ttft"}
 BARE = {**TARGET, "model": "m"}
 
 
-def slo(good: tuple[object, ...], total: tuple[object, ...], objective: Number = 0.99, minutes: Number = 0, step: int = 15) -> dict[str, str]:
+def slo(
+    good: tuple[object, ...], total: tuple[object, ...], objective: Number = 0.99, minutes: Number = 0, step: int = 15
+) -> dict[str, str]:
     """Counters of one objective; `minutes`: how long the objective is on the page, 0 for as long as the counters."""
     length = minutes or sum(float(s[0]) for s in total if not isinstance(s, str))  # type: ignore[index]
     return {
@@ -58,7 +60,9 @@ def burn(tier: str, scale: int, step: int, factor: float, floor: int) -> Cases:
                 step,
                 "probes beside just enough requests of users",
             ),
-            Case("just_below", slo(((end, 0),), ((end, 60),), objective=1 - 0.81 / factor, step=step), at, (), step, "refused: cannot fire"),
+            Case(
+                "just_below", slo(((end, 0),), ((end, 60),), objective=1 - 0.81 / factor, step=step), at, (), step, "refused: cannot fire"
+            ),
             Case("no_data", {m("llm_slo_objective_ratio", slo="ttft"): gauge((end, 0.99), step=step)}, at, (), step),
             Case("idle", slo(((end, 0),), ((end, 0),), step=step), at, (), step),
             Case("counter_reset", slo(((long, 60), RESET, (end, 60)), ((long, 60), RESET, (end, 60)), step=step), long + 60, (), step),
@@ -74,21 +78,27 @@ BURN_FAST = joined(
     burn("Fast", 60, 60, 14.4, 5),
     Case("too_short", slo(((90, 60), (8, 0)), ((98, 60),), step=60), 98, step=60, about="everything slow for less than 8.64 minutes"),
     Case("fires", slo(((90, 60), (15, 0)), ((105, 60),), step=60), 102, (SLO,), 60, about="everything slow for 8.64 and 2 minutes"),
+    Case("too_short", slo(((90, 60), (12, 0)), ((102, 60),), step=60), 100, step=60, about="for less than two minutes"),
     Case("target_gone", slo(((80, 0), (30, None)), ((80, 60), (30, None)), minutes=80, step=60), 100, step=60),
     Case("too_short", slo(((60, 0), (40, 60)), ((100, 60),), step=60), 70, step=60, about="over: the short window ends it"),
 )
 BURN_MEDIUM = joined(
     burn("Medium", 360, 300, 6, 10),
-    Case("too_short", slo(((400, 60), (20, 0)), ((420, 60),), step=300), 420, step=300),
+    Case("too_short", slo(((400, 60), (30, 0)), ((430, 60),), step=300), 430, step=300),
     Case("target_gone", slo(((380, 50), (60, None)), ((380, 60), (60, None)), minutes=380, step=300), 430, step=300),
 )
 _DAYS = 3 * 1440
 BURN_SLOW = joined(
     burn("Slow", _DAYS, 1800, 1, 20),
-    Case("too_short", slo(((_DAYS, 60), (30, 0)), ((_DAYS + 30, 60),), step=1800), _DAYS + 30, step=1800),
     Case(
-        "target_gone", slo(((_DAYS, 50), (500, None)), ((_DAYS, 60), (500, None)), minutes=_DAYS, step=1800), _DAYS + 450, step=1800
+        "too_short",
+        slo(((_DAYS, 50), (420, 60)), ((_DAYS + 420, 60),), step=1800),
+        _DAYS + 390,
+        step=1800,
+        about="over: the short window ends it",
     ),
+    Case("too_short", slo(((_DAYS, 60), (90, 0)), ((_DAYS + 90, 60),), step=1800), _DAYS + 60, step=1800),
+    Case("target_gone", slo(((_DAYS, 50), (500, None)), ((_DAYS, 60), (500, None)), minutes=_DAYS, step=1800), _DAYS + 450, step=1800),
 )
 
 
@@ -135,12 +145,22 @@ NO_FIRST_TOKENS = Cases(
         Case("fires", stream((10, 60), (20, 0), waiting=gauge((30, 4))), 15, (MODEL,)),
         Case("fires", {m("llm_requests_waiting"): gauge((30, 1))}, 6, (MODEL,), about="an engine that hung before its first token"),
         Case("just_below", stream((10, 60), (20, 0), waiting=gauge((30, 4)), tokens=((30, 1),)), 15, about="a token a minute for somebody"),
+        *(
+            Case(
+                "just_below", {**stream((10, 60), (20, 0), waiting=gauge((30, 4))), m(moves): counter((30, 1))}, 15, about=f"{moves} moves"
+            )
+            for moves in ("llm_time_to_first_token_seconds_count", "llm_inter_token_latency_seconds_count")
+        ),
         Case("just_below", stream((10, 60), (20, 0), waiting=gauge((12, 4), (0.25, 0), (18, 4))), 15, about="the queue was empty once"),
         Case("too_short", stream((10, 60), (2, 0), (20, 60), waiting=gauge((32, 4))), 13),
-        Case("too_short", stream((10, 60), (20, 0), waiting=gauge((30, 4))), 12.5),
+        Case("too_short", stream((10, 60), (20, 0), waiting=gauge((30, 4))), 13.5),
         Case("no_data", {}, 15),
         Case("target_gone", stream((10, 60), (2, 0), (20, None), waiting=gauge((12, 4), (20, None))), 20),
-        Case("counter_reset", stream((10, 60), waiting=gauge((30, 4))) | stream((10, 60), waiting=gauge((30, 4)), tokens=((10, 600), (20, 60))), 15),
+        Case(
+            "counter_reset",
+            stream((10, 60), waiting=gauge((30, 4))) | stream((10, 60), waiting=gauge((30, 4)), tokens=((10, 600), (20, 60))),
+            15,
+        ),
         Case("idle", stream((10, 60), (20, 0), waiting=gauge((10, 4), (20, 0))), 25),
     ),
 )
@@ -174,7 +194,7 @@ ERROR_RATE = Cases(
         Case("just_below", ended(0.36, 3.24), 15, about="18 requests in 5 minutes"),
         Case("just_below", http((30, 0.36), fine=((30, 3.24),)), 15, about="18 requests in 5 minutes"),
         Case("just_below", {**http((30, 0.44), fine=((30, 3.96),)), **probes(30, 1)}, 15, about="17 requests of users"),
-        Case("too_short", http((10, 0), (5, 3.6), (15, 0), fine=((10, 60), (5, 56.4), (15, 60))), 16),
+        Case("too_short", http((10, 0), (5, 3.6), (15, 0), fine=((10, 60), (5, 56.4), (15, 60))), 15.5),
         Case("no_data", {}, 15),
         Case("target_gone", http((10, 3.6), (20, None), fine=((10, 56.4), (20, None))), 20),
         Case("counter_reset", http((10, 0), RESET, (20, 0), fine=((10, 60), RESET, (20, 60))), 14),

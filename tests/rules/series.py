@@ -19,23 +19,23 @@ RESET = "reset"
 Number = float | int | str
 
 
-def series(name: str, common: Mapping[str, str], **labels: str) -> str:
+def series(name: str, common: Mapping[str, str], /, **labels: str) -> str:
     """`name{…}` as promtool wants it."""
     pairs = ",".join(f'{key}="{value}"' for key, value in {**common, **labels}.items())
     return f"{name}{{{pairs}}}"
 
 
-def j(name: str, **labels: str) -> str:
+def j(name: str, /, **labels: str) -> str:
     """A series of the exporter."""
     return series(name, JOB, **labels)
 
 
-def t(name: str, **labels: str) -> str:
+def t(name: str, /, **labels: str) -> str:
     """A series of the target chat."""
     return series(name, TARGET, **labels)
 
 
-def m(name: str, **labels: str) -> str:
+def m(name: str, /, **labels: str) -> str:
     """A series of its model."""
     return series(name, MODEL, **labels)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from llm_exporter.generate.alerts import ALERT, ALERTS
 from llm_exporter.generate.settings import RuleSettings
 from llm_exporter.generate.thresholds import THRESHOLDS, Threshold
 from llm_exporter.readings import Unit
-from rules.running import CASES, needs_promtool, run_cases
+from rules.running import CASES, needs_promtool, promtool, promtool_case, rules_for, run_cases
 from rules.series import KINDS
 
 
@@ -65,3 +67,37 @@ def test_a_case_notices_when_the_threshold_moves(threshold: Threshold, up: bool,
     assert ran.returncode != 0, f"{threshold.name} may be {moved(threshold, up)} and nobody notices"
     assert "FAILED" in ran.stdout + ran.stderr
     assert "exp:" in ran.stdout + ran.stderr, "promtool failed for another reason"
+
+
+@pytest.mark.system
+@needs_promtool
+@pytest.mark.parametrize("name", [alert.name for alert in ALERTS if alert.hold])
+def test_a_case_notices_when_the_alert_no_longer_waits(name: str, tmp_path: Path) -> None:
+    alert = replace(ALERT[name], hold=0)
+    cases = [promtool_case(alert, case) for case in CASES[name].cases if case.kind == "too_short"]
+    ran = promtool(tmp_path, rules_for(alert, RuleSettings()), cases)
+    assert "exp:" in ran.stdout + ran.stderr, f"{name} may fire at once and nobody notices"
+
+
+CONDITION = re.compile(r"^\s*(and|unless|or)\b")
+
+
+def shortened() -> list[tuple[str, int]]:
+    """(alert, line) of every condition that stands on a line of its own."""
+    found = []
+    for alert in ALERTS:
+        for at, line in enumerate(alert.expression(RuleSettings()).splitlines()):
+            if CONDITION.match(line) and line.count("(") == line.count(")") and line.split() not in (["or"], ["and"]):
+                found.append((alert.name, at))
+    return found
+
+
+@pytest.mark.system
+@needs_promtool
+@pytest.mark.parametrize(("name", "line"), shortened())
+def test_a_case_notices_when_a_condition_is_dropped(name: str, line: int, tmp_path: Path) -> None:
+    lines = ALERT[name].expression(RuleSettings()).splitlines()
+    alert = replace(ALERT[name], expression=lambda _: "\n".join(lines[:line] + lines[line + 1 :]))
+    cases = [promtool_case(alert, case) for case in CASES[name].cases if not case.fires]
+    ran = promtool(tmp_path, rules_for(alert, RuleSettings()), cases)
+    assert "exp:" in ran.stdout + ran.stderr, f"without {lines[line]!r} nobody notices"

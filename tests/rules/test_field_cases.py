@@ -78,7 +78,9 @@ def test_alr_02_a_minute_without_samples_does_not_resolve_a_firing_alert(tmp_pat
     end = round(parse_duration(case["breach"][1]) / 60)
     assert (case["interval"], case["expect_notifications"]) == ("15s", 1)
     at = every_quarter(7, end - 0.25)  # from before the gap to the end: firing all the time is one notification
-    ran = promtool(tmp_path, rules_for(P99, RuleSettings()), [states("gap", slow_and_fast(9, 291, end, (gap[0], gap[1])), at, [True] * len(at))])
+    ran = promtool(
+        tmp_path, rules_for(P99, RuleSettings()), [states("gap", slow_and_fast(9, 291, end, (gap[0], gap[1])), at, [True] * len(at))]
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

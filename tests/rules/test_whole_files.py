@@ -54,7 +54,13 @@ def written(folder: Path, text: str | None, scale: str = "1") -> list[str]:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_prometheus_accepts_the_rules(name: str, scale: str, tmp_path: Path) -> None:
     assert PROMTOOL is not None
-    ran = subprocess.run([PROMTOOL, "check", "rules", "--lint=all", "--lint-fatal", *written(tmp_path, CONFIGS[name], scale)], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [PROMTOOL, "check", "rules", "--lint=all", "--lint-fatal", *written(tmp_path, CONFIGS[name], scale)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
@@ -63,14 +69,21 @@ def test_prometheus_accepts_the_rules(name: str, scale: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_vmalert_accepts_the_rules(name: str, tmp_path: Path) -> None:
     assert VMALERT is not None
-    ran = subprocess.run([VMALERT, "-dryRun", *(f"-rule={path}" for path in written(tmp_path, CONFIGS[name]))], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [VMALERT, "-dryRun", *(f"-rule={path}" for path in written(tmp_path, CONFIGS[name]))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def healthy() -> dict[str, str]:
     """Half an hour of a target with traffic, GPU and probe, and nothing wrong."""
     served = {
-        m("llm_time_to_first_token_seconds_bucket", le=le): counter((40, rate)) for le, rate in (("0.5", 55), ("1", 60), ("5", 60), ("+Inf", 60))
+        m("llm_time_to_first_token_seconds_bucket", le=le): counter((40, rate))
+        for le, rate in (("0.5", 55), ("1", 60), ("5", 60), ("+Inf", 60))
     }
     counted = {
         m("llm_time_to_first_token_seconds_count"): 60, m("llm_inter_token_latency_seconds_count"): 6000,
@@ -132,7 +145,11 @@ def test_all_alerts_are_silent_when_all_is_well(tmp_path: Path) -> None:
 @pytest.mark.system
 @needs_promtool
 def test_a_hang_pages_as_a_hang_and_nothing_cries_about_latency(tmp_path: Path) -> None:
-    flat = {name: values for name, values in healthy().items() if name.startswith(("llm_time", "llm_inter", "llm_gen", "llm_requests_f", "llm_http", "llm_slo_re", "llm_slo_g", "llm_prefix"))}
+    flat = {
+        name: values
+        for name, values in healthy().items()
+        if name.startswith(("llm_time", "llm_inter", "llm_gen", "llm_requests_f", "llm_http", "llm_slo_re", "llm_slo_g", "llm_prefix"))
+    }
     seen = {**healthy(), **{name: f"{values.rsplit('x', 1)[0]}x79 {_last(values)}+0x79" for name, values in flat.items()}}
     seen[t("llm_engine_stalled")] = gauge((21, 0), (19, 1))
     ran = everything(tmp_path, seen, 30, {"LLMEngineStalled": [TARGET], "LLMNoFirstTokens": [MODEL]})
@@ -157,7 +174,11 @@ def fires(folder: Path, name: str, settings: RuleSettings, seen: dict[str, str],
         "interval": "15s",
         "input_series": [{"series": series, "values": values} for series, values in seen.items()],
         "alert_rule_test": [
-            {"eval_time": f"{at}m", "alertname": name, "exp_alerts": [{"exp_labels": {"severity": alert.severity.value, **labels}} for labels in expected]}
+            {
+                "eval_time": f"{at}m",
+                "alertname": name,
+                "exp_alerts": [{"exp_labels": {"severity": alert.severity.value, **labels}} for labels in expected],
+            }
         ],
     }
     ran = promtool(folder, rules_for(alert, settings), [test])
@@ -223,9 +244,20 @@ def test_labels_that_a_server_adds_survive(tmp_path: Path) -> None:
     def west(series: str) -> str:
         return series.replace('job="', 'cluster="west",job="')
 
-    slo = {m("llm_slo_requests_total", slo="s"): counter((120, 60)), m("llm_slo_good_requests_total", slo="s"): counter((120, 30)), m("llm_slo_objective_ratio", slo="s"): gauge((120, 0.99))}
+    slo = {
+        m("llm_slo_requests_total", slo="s"): counter((120, 60)),
+        m("llm_slo_good_requests_total", slo="s"): counter((120, 30)),
+        m("llm_slo_objective_ratio", slo="s"): gauge((120, 0.99)),
+    }
     expected = {key: value for key, value in MODEL.items() if key != "engine"}
-    fires(tmp_path, "LLMSLOBudgetBurnFast", RuleSettings(), {west(series): values for series, values in slo.items()}, 70, [{"cluster": "west", **expected, "slo": "s"}])
+    fires(
+        tmp_path,
+        "LLMSLOBudgetBurnFast",
+        RuleSettings(),
+        {west(series): values for series, values in slo.items()},
+        70,
+        [{"cluster": "west", **expected, "slo": "s"}],
+    )
 
 
 @pytest.mark.system
@@ -236,7 +268,9 @@ def test_an_engine_that_is_exchanged_stays_one_series_of_its_objective(tmp_path:
         for name, rate in (("llm_slo_requests_total", 60), ("llm_slo_good_requests_total", 30)):
             series = m(name, slo="s").replace("vllm", engine)
             seen[series] = counter(*((minutes, None if on is None else rate) for minutes, on in segments))
-        seen[m("llm_slo_objective_ratio", slo="s").replace("vllm", engine)] = gauge(*((minutes, None if on is None else 0.99) for minutes, on in segments))
+        seen[m("llm_slo_objective_ratio", slo="s").replace("vllm", engine)] = gauge(
+            *((minutes, None if on is None else 0.99) for minutes, on in segments)
+        )
     expected = {key: value for key, value in MODEL.items() if key != "engine"}
     fires(tmp_path, "LLMSLOBudgetBurnFast", RuleSettings(), seen, 80, [{**expected, "slo": "s"}])
 
@@ -244,7 +278,9 @@ def test_an_engine_that_is_exchanged_stays_one_series_of_its_objective(tmp_path:
 @pytest.mark.system
 @needs_promtool
 def test_literal_objectives_fire_like_those_read_from_the_metrics(tmp_path: Path) -> None:
-    (tmp_path / "llm-exporter.yml").write_text('targets: [{name: chat, url: "http://127.0.0.1:1", slos: [{name: s, metric: time_to_first_token, threshold: 1s, objective: 0.95}]}]')
+    (tmp_path / "llm-exporter.yml").write_text(
+        'targets: [{name: chat, url: "http://127.0.0.1:1", slos: [{name: s, metric: time_to_first_token, threshold: 1s, objective: 0.95}]}]'
+    )
     settings = settings_of(load_config(tmp_path / "llm-exporter.yml", {}))
     seen = {m("llm_slo_requests_total", slo="s"): counter((120, 60)), m("llm_slo_good_requests_total", slo="s"): counter((120, 15))}
     expected = [{**{key: value for key, value in MODEL.items() if key != "engine"}, "slo": "s"}]

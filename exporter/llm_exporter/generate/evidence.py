@@ -36,7 +36,9 @@ PROBES = Evidence(
     show='{{ . | label "module" }} {{ if eq (. | value) 1.0 }}fine{{ else }}failing{{ end }}',
     otherwise="none configured",
 )
-MISSING = Evidence("signals", "llm_signal_status", ("job", "instance", "target", "status"), where=" == 1", show=_LABEL.format("signal"))
+MISSING = Evidence(
+    "signals", "llm_signal_status", ("job", "instance", "target", "status"), 'window=~"|5m"', " == 1", _LABEL.format("signal")
+)
 VERSION = Evidence("engine", "llm_target_info", show='{{ . | label "engine" }} {{ . | label "engine_version" }}')
 GPU_NAME = Evidence("GPU", "llm_gpu_info", _GPU, show='{{ . | label "name" }} {{ . | label "uuid" }} driver {{ . | label "driver" }}')
 THROTTLE_REASONS = Evidence(
@@ -47,7 +49,7 @@ POWER = Evidence("power", "llm_gpu_power_watts", _GPU, show="{{ . | value | huma
 XIDS = Evidence("XID", "llm_gpu_xid_last_timestamp_seconds", _GPU, show=_LABEL.format("xid"))
 STARVED = Evidence("starved in the last 5 minutes", "llm_gpu_starved_ratio", matchers='window="5m"', show=_PERCENT)
 STARVED_WHY = Evidence(
-    "evidence",
+    "because",
     "llm_bottleneck_evidence_ratio",
     matchers='cause="host_starved"',
     show='{{ . | label "evidence" }} {{ . | value | humanizePercentage }}',

@@ -41,7 +41,13 @@ def test_alertmanager_accepts_the_configuration(config: str) -> None:
 @pytest.mark.parametrize(("severity", "receiver"), [("page", "page"), ("ticket", "ticket"), ("none", "nobody"), ("other", "ticket")])
 def test_the_severity_decides_who_is_told(config: str, severity: str, receiver: str) -> None:
     ran = amtool(
-        "config", "routes", "test", f"--config.file={config}", f"--verify.receivers={receiver}", f"severity={severity}", "alertname=LLMTargetDown"
+        "config",
+        "routes",
+        "test",
+        f"--config.file={config}",
+        f"--verify.receivers={receiver}",
+        f"severity={severity}",
+        "alertname=LLMTargetDown",
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

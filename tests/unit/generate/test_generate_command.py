@@ -51,7 +51,9 @@ def test_a_time_scale_that_cannot_be_is_refused(scale: str) -> None:
 
 def test_notes_about_the_configuration_are_printed(tmp_path: Path) -> None:
     config = tmp_path / "llm-exporter.yml"
-    config.write_text('targets: [{name: a, url: "http://127.0.0.1:1", slos: [{name: s, metric: time_to_first_token, threshold: 3s, objective: 0.9}]}]')
+    config.write_text(
+        'targets: [{name: a, url: "http://127.0.0.1:1", slos: [{name: s, metric: time_to_first_token, threshold: 3s, objective: 0.9}]}]'
+    )
     result = run("alerts", "--config.file", str(config), "--out", str(tmp_path))
     assert "note: a, SLO s: the fast tier" in result.output
 

@@ -94,4 +94,6 @@ def test_the_reader_refuses_what_it_cannot_read() -> None:
 def test_the_evidence_of_an_alert_is_a_template_with_its_labels() -> None:
     alert = next(alert for alert in ALERTS if alert.name == "LLMTargetDown")
     text = told(RuleSettings(), alert.evidence[0])
-    assert text.startswith("reason: {{ with printf `last_over_time(llm_target_down_reason{job=%q,instance=%q,target=%q}[1m]) == 1` $labels.job")
+    assert text.startswith(
+        "reason: {{ with printf `last_over_time(llm_target_down_reason{job=%q,instance=%q,target=%q}[1m]) == 1` $labels.job"
+    )

@@ -123,9 +123,13 @@ def test_a_time_scale_divides_every_window_for_and_interval_and_changes_nothing_
             text_after = text_after.replace(f"{(age.value / Decimal(scale)).normalize():f}", "AGE")
         for key in ("interval", "for"):
             if key in before:
-                assert parse_duration(before.pop(key)) == pytest.approx(parse_duration(after.pop(key)) * float(scale), abs=0.001 * float(scale))
+                assert parse_duration(before.pop(key)) == pytest.approx(
+                    parse_duration(after.pop(key)) * float(scale), abs=0.001 * float(scale)
+                )
         wanted, given = DURATION.findall(text_before), DURATION.findall(text_after)
-        assert [parse_duration(text) for text in wanted] == pytest.approx([parse_duration(text) * float(scale) for text in given], abs=0.001 * float(scale))
+        assert [parse_duration(text) for text in wanted] == pytest.approx(
+            [parse_duration(text) * float(scale) for text in given], abs=0.001 * float(scale)
+        )
         assert DURATION.sub("TIME", text_before) == DURATION.sub("TIME", text_after)
         for rule in (before, after):  # evidence is read through R
             if "evidence" in rule.get("annotations", {}):
