@@ -133,8 +133,6 @@ class ProbePool:
         """The child, started again where it has ended. The lock is held."""
         if self._process is not None and self._process.poll() is None:
             return self._process
-        if self._process is not None:
-            _end(self._process)
         self._process = process = subprocess.Popen(
             [sys.executable, "-m", "llm_exporter.probing.worker"],
             stdin=subprocess.PIPE,
@@ -157,9 +155,13 @@ class ProbePool:
                     waiting.answer = answer
                     waiting.ready.set()
         with self._lock:
+            # A process whose pipe has ended can still look alive for a moment: it must not get the next request.
+            if self._process is process:
+                self._process = None
             for waiting in self._waiting.values():
                 if waiting.process is process:
                     waiting.ready.set()
+        _end(process)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -15,6 +15,8 @@ from llm_exporter.probing.manners import ProbeModule
 from llm_exporter.sources.probe import ProbeReading
 from llm_exporter.sources.probe_record import TTFT_BOUNDS, ProbeCell, ProbeRecord
 
+_MOST_FOREIGN = 256
+
 
 @dataclass(slots=True)
 class _Cell:
@@ -40,6 +42,7 @@ class ResultStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: dict[tuple[str, str], _Entry] = {}
+        self._configured: frozenset[tuple[str, str]] | None = None  # None: nobody has said what is
 
     def register(self, target: str, module_name: str, module: ProbeModule) -> None:
         """From now on the counters of this pair are known, and stand at 0."""
@@ -49,11 +52,14 @@ class ResultStore:
     def keep_only(self, wanted: Mapping[tuple[str, str], ProbeModule]) -> None:
         """Forgets every (target, module) that is not in the configuration any more, and registers those that are."""
         with self._lock:
+            self._configured = frozenset(wanted)
             self._entries = {pair: entry for pair, entry in self._entries.items() if pair in wanted}
             for (target, module_name), module in wanted.items():
                 self._register(target, module_name, module)
 
     def _register(self, target: str, module_name: str, module: ProbeModule) -> None:
+        if self._configured is not None and (target, module_name) not in self._configured:
+            self._make_room()
         cells = self._entries.setdefault((target, module_name), _Entry()).cells
         wanted = [(length, cache) for length in module.prompt_tokens for cache in module.cache]
         for key in wanted:
@@ -93,11 +99,23 @@ class ResultStore:
             self._entries.setdefault((target, module), _Entry()).last_result = result
 
     def snapshot(self, target: str | None = None, module: str | None = None) -> tuple[ProbeRecord, ...]:
-        """Copies of all records, or of one target's, or of one pair's."""
+        """Copies of one target's records, or of one pair's; of all that are configured without a name.
+
+        What `/probe` did for a URL that is no target is in its own answer only.
+        """
+
+        def asked_for(pair: tuple[str, str]) -> bool:
+            configured = self._configured is None or pair in self._configured
+            return (pair[0] == target or (target is None and configured)) and module in (None, pair[1])
+
         with self._lock:
-            return tuple(
-                _record(*pair, entry) for pair, entry in self._entries.items() if target in (None, pair[0]) and module in (None, pair[1])
-            )
+            return tuple(_record(*pair, entry) for pair, entry in self._entries.items() if asked_for(pair))
+
+    def _make_room(self) -> None:
+        """Forgets the oldest entries of URLs that are no targets, so that nobody can fill the memory through `/probe`."""
+        foreign = [pair for pair in self._entries if self._configured is not None and pair not in self._configured]
+        for pair in foreign[: max(0, len(foreign) - _MOST_FOREIGN + 1)]:
+            del self._entries[pair]
 
 
 def _representative(readings: list[ProbeReading]) -> ProbeReading | None:

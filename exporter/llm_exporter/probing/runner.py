@@ -31,6 +31,7 @@ from llm_exporter.sources.probe_record import ProbeRecord
 
 _CONTEXT_MARGIN_TOKENS = 32  # the chat template's own tokens, and our estimate's error
 _LISTING_SECONDS = 5.0
+_MOST_STATES, _STATES_DROPPED = 2048, 64
 # As in blackbox_exporter: so much before Prometheus gives up, the answer must be under way.
 SCRAPE_TIMEOUT_MARGIN_SECONDS = 0.5
 
@@ -115,12 +116,14 @@ class ProbeRunner:
         self.store = store
         self._tools = _Tools(prober, store, PromptMaker(language), clock, wall)
         self._states: dict[str, _State] = {}
+        self._configured: frozenset[str] = frozenset()
         self._lock = threading.Lock()
 
     def keep_only(self, wanted: Mapping[tuple[str, str], ProbeModule]) -> None:
         """After a reload: what is configured, by (target name, module name). The rest is forgotten."""
         names = {name for name, _ in wanted}
         with self._lock:
+            self._configured = frozenset(names)
             self._states = {name: state for name, state in self._states.items() if name in names}
         self.store.keep_only(wanted)
 
@@ -193,6 +196,10 @@ class ProbeRunner:
 
     def _state(self, name: str) -> _State:
         with self._lock:
+            if name not in self._states and len(self._states) >= _MOST_STATES:  # URLs that /probe was asked for, all idle now
+                idle = [known for known, state in self._states.items() if known not in self._configured and not state.lock.locked()]
+                for known in idle[:_STATES_DROPPED]:
+                    del self._states[known]
             return self._states.setdefault(name, _State())
 
     def _past(self, target: ProbeTarget, module_name: str, detail: str) -> Outcome:

@@ -293,3 +293,14 @@ def test_after_a_reload_what_is_gone_is_forgotten() -> None:
 def test_no_secret_is_in_any_outcome() -> None:
     assert "secret" not in repr(Bench().run())
     assert "secret" not in repr(TARGET)
+
+
+def test_a_url_that_is_no_target_is_in_its_own_answer_only_and_cannot_fill_the_memory() -> None:
+    bench = Bench()
+    bench.runner.keep_only({("chat", "short"): SHORT})
+    for number in range(300):
+        foreign = ProbeTarget(f"http://10.0.0.{number}", f"http://10.0.0.{number}")
+        outcome = bench.runner.probe_now(foreign, "short", SHORT, bench.now, READY)
+        assert outcome.record.target == foreign.name
+    assert [record.target for record in bench.runner.store.snapshot()] == ["chat"]
+    assert len(bench.runner.store._entries) <= 257
