@@ -6,7 +6,11 @@ step, no finished request, no change of KV use. Work is what the engine itself l
 
 from __future__ import annotations
 
+from collections import deque
+
 from llm_exporter.state.window import Frame, Window
+
+_STANDS_KEPT = 32
 
 # Counters that grow only while the engine computes.
 MOVING_COUNTERS = (
@@ -78,15 +82,22 @@ class Progress:
     def __init__(self) -> None:
         self.moved_at: float | None = None
         self.work_since: float | None = None
+        self._stood: deque[tuple[float, float]] = deque(maxlen=_STANDS_KEPT)  # (end, seconds)
 
     def note(self, before: Frame | None, now: Frame) -> None:
         """Takes the newest frame."""
         if before is None or self.moved_at is None or moved(before, now):
+            if before is not None and (stood := self.still_seconds(before.at)) > 0:
+                self._stood.append((before.at, stood))
             self.moved_at = now.at
         if not has_work(before, now):
             self.work_since = None
         elif self.work_since is None:
             self.work_since = now.at
+
+    def stood_seconds(self, since: float) -> float:
+        """The longest stillness with work that ended after `since` and is over; 0 without any."""
+        return max((seconds for end, seconds in self._stood if end >= since), default=0.0)
 
     def still_seconds(self, at: float) -> float:
         """How long nothing has moved although there was work all the time; 0 without work."""

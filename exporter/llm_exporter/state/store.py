@@ -11,16 +11,13 @@ from typing import NamedTuple
 
 from llm_exporter.readings import EngineReading
 from llm_exporter.state.counters import CounterBook, Merged
+from llm_exporter.state.identity import Identity
 from llm_exporter.state.progress import Progress
 from llm_exporter.state.window import LATENESS_SECONDS, Frame, Window, frames_within
 
 # The longest window (5m) and a little; older frames leave the ring.
 RING_SECONDS = 300.0 + 2 * LATENESS_SECONDS
 WINDOWS: tuple[tuple[str, float], ...] = (("1m", 60.0), ("5m", 300.0))
-
-# An address behind which several servers answer in turn shows start times that come back. So many returns within the memory below prove it.
-RETURNS_THAT_PROVE = 2
-IDENTITY_MEMORY_SECONDS = 600.0
 
 
 class Counted(NamedTuple):
@@ -42,7 +39,7 @@ class EngineStore:
         self.progress = Progress()
         self._book = CounterBook()
         self._frames: deque[Frame] = deque()
-        self._identities: deque[tuple[float, float]] = deque()  # (seen at, process start time), changes only
+        self._identity = Identity()
 
     @property
     def frames(self) -> Sequence[Frame]:
@@ -58,7 +55,7 @@ class EngineStore:
             self._frames.clear()
             self.progress = Progress()
         merged, changes = self._book.add(reading)
-        self._note_identity(reading, at)
+        self._note_identity(reading, self.latest, merged, at, restarted=changes.restarted)
         frame = Frame(at, merged.table, merged.unwrapped)
         anomalies = changes.anomalies + (_impossible(self._frames[-1], frame) if self._frames else 0)
         restarted = changes.restarted and not self.identity_unstable
@@ -72,26 +69,29 @@ class EngineStore:
         self.latest, self.latest_at = merged, at
         return merged
 
+    def span_seconds(self, seconds: float) -> float:
+        """How much of the last `seconds` the frames cover; 0 with fewer than two."""
+        if not self.frames:
+            return 0.0
+        within = frames_within(self.frames, seconds)
+        return within[-1].at - within[0].at
+
     def window(self, model: str, name: str, seconds: float) -> Window:
         """The window of one model that ends with the newest frame. Needs a frame."""
         return Window(frames_within(self.frames, seconds), model, name)
 
     @property
     def identity_unstable(self) -> bool:
-        """Whether several servers answer under this address in turn: process start times come back after others were seen."""
-        seen: set[float] = set()
-        returns = 0
-        for _, start in self._identities:
-            returns += start in seen
-            seen.add(start)
-        return returns >= RETURNS_THAT_PROVE
+        """Whether several servers answer under this address in turn."""
+        return self._identity.unstable
 
-    def _note_identity(self, reading: EngineReading, at: float) -> None:
-        while self._identities and self._identities[0][0] < at - IDENTITY_MEMORY_SECONDS:
-            self._identities.popleft()
+    def _note_identity(self, reading: EngineReading, before: Merged | None, merged: Merged, at: float, *, restarted: bool) -> None:
         starts = [v for slot, v in zip(reading.layout.slots, reading.values, strict=True) if slot.field == "process_start_time"]
-        if starts and (not self._identities or self._identities[-1][1] != starts[0]):
-            self._identities.append((at, starts[0]))
+        if starts:
+            self._identity.note_start_time(at, starts[0])
+        elif restarted and before is not None and before.table is merged.table:
+            columns = [i for i, column in enumerate(merged.table.columns) if column.cumulative]
+            self._identity.note_restart(at, [before.published[i] for i in columns], [merged.published[i] for i in columns])
 
 
 def _impossible(before: Frame, now: Frame) -> int:
