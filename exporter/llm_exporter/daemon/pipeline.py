@@ -89,11 +89,12 @@ class Pipeline:
         if isinstance(scraped, Failed):
             self._fail(scraped)
         self._log_change(before)
-        self.publish(now, fresh=fresh)
+        # a slow answer is as old as its last byte, or it would be too old as soon as it is there
+        self.publish(now, fresh=fresh, read_at=now + scraped.duration_seconds)
         return self.status
 
-    def publish(self, now: float, *, fresh: bool) -> None:
-        """Derives and publishes. Without a fresh page only what outlives it is left."""
+    def publish(self, now: float, *, fresh: bool, read_at: float | None = None) -> None:
+        """Derives and publishes. Without a fresh page only what outlives it is left. `read_at`: when the page was complete."""
         seen = self.hardware(now)
         view = TargetView(
             self.target,
@@ -116,7 +117,7 @@ class Pipeline:
         lasting = [family for family in families if family.metric.name in PERSISTENT]
         with self._publishing:
             if not self._retired:
-                self.page.put(f"{name}/engine", engine, until=now + self.timing.good_for)
+                self.page.put(f"{name}/engine", engine, until=(now if read_at is None else read_at) + self.timing.good_for)
                 self.page.put(name, targets.families(self.target, self.status, self.extra_labels) + lasting)
 
     def retire(self, *, replaced: bool = False) -> None:
@@ -132,7 +133,7 @@ class Pipeline:
     def _read(self, fetched: Fetched, now: float) -> bool:
         series = self._parser.parse(fetched.body, fetched.content_type)
         self.last_page = series
-        reading = self._normaliser.read(series)
+        reading = self._normaliser.read(series, self.wall())
         if reading is not None and self.target.engine not in ("auto", reading.engine):
             reading = None
         good = TargetStatus(
