@@ -26,6 +26,31 @@ _STAGES = {  # shares of the scheduler's host time per step, by stage
 }
 
 
+def negotiated(text: str, accept: str) -> tuple[str, str]:
+    """Page and content type for an `Accept` header: as the real server, whose names depend on it.
+
+    Without `escaping=allow-utf-8`, OpenMetrics gives samples called `sglang_x` below HELP and TYPE of `sglang:x`.
+    """
+    first = accept.partition(",")[0].replace(" ", "")
+    utf8 = "escaping=allow-utf-8" in first
+    if first.startswith("application/openmetrics-text"):
+        lines = []
+        for line in text.splitlines():
+            if line.startswith("# TYPE") and line.endswith(" counter"):
+                line = line.replace("_total counter", " counter")
+            elif line.startswith("# HELP"):
+                line = line.replace("_total ", " ", 1)
+            elif not utf8:
+                line = line.replace("sglang:", "sglang_", 1)
+            lines.append(line)
+        escaping = "allow-utf-8" if utf8 else "underscores"
+        kind = f"application/openmetrics-text; version=1.0.0; charset=utf-8; escaping={escaping}"
+        return "\n".join(lines) + "\n# EOF\n", kind
+    if utf8:
+        return text, "text/plain; version=1.0.0; charset=utf-8; escaping=allow-utf-8"
+    return text, "text/plain; version=0.0.4; charset=utf-8"
+
+
 class SglangPage(Observer):
     """One server's page.
 
@@ -36,8 +61,6 @@ class SglangPage(Observer):
         wall_at: unix time that belongs to the model's time 0.
         pid: of the scheduler process; a label of two gauges.
     """
-
-    content_type = "text/plain; version=1.0.0; charset=utf-8"
 
     def __init__(self, engine: Engine, release: str = "0.5.23", *, model: str, wall_at: float = 0.0, pid: int = 4202) -> None:
         self._engine = engine
@@ -118,6 +141,7 @@ class SglangPage(Observer):
         self._admitted_hits += hit_tokens
 
     def preempted(self, request: Request, now: float, generated: int) -> None:
+        self._first_chunk_at.pop(request, None)
         self._retracted_since_report += 1
         self._add("sglang:num_retracted_requests_total", 1)
         self._add("sglang:num_retracted_input_tokens_total", request.prompt_tokens)

@@ -18,13 +18,14 @@ from typing import Any, ClassVar
 from llm_exporter.demo import facts, protocol
 from llm_exporter.demo.hardware import Hardware
 from llm_exporter.demo.live import Event, Pacer, Ticket
-from llm_exporter.demo.pages_sglang import SglangPage
-from llm_exporter.demo.pages_vllm import VllmPage
+from llm_exporter.demo.pages_sglang import SglangPage, negotiated
+from llm_exporter.demo.pages_vllm import CONTENT_TYPE, VllmPage
 from llm_exporter.demo.request import Request
 from llm_exporter.demo.simulation import Simulation
 from llm_exporter.demo.text import block_keys, tokens_of
 
 _STREAM = "text/event-stream; charset=utf-8"
+_BODY_LIMIT = 16 << 20
 _POLL_SECONDS = 0.25  # how often a waiting handler looks whether its client is still there
 _HEALTH_SECONDS = 20.0  # SGLang's own limit for the token that its /health asks for
 _UNCOUNTED = ("/metrics", "/health", "/load", "/ping", "/version", "/server_info")  # vLLM's http_* leaves these out
@@ -118,8 +119,12 @@ class _Handler(BaseHTTPRequestHandler):
                 page.http_answered(path, self.command, str(status))
             elif isinstance(page, VllmPage) and path not in _UNCOUNTED:
                 known = path in _ROUTES["vllm"] or path == "/v1/models"
-                length = int(self.headers.get("content-length") or 0)
-                page.http(path if known else "none", self.command, f"{status // 100}xx", 0.001, length, size)
+                page.http(path if known else "none", self.command, f"{status // 100}xx", 0.001, self._length() or 0, size)
+
+    def _length(self) -> int | None:
+        """The request's Content-Length, 0 without one; None for one that is no number or too large."""
+        text = self.headers.get("content-length") or "0"
+        return int(text) if text.isascii() and text.isdigit() and int(text) <= _BODY_LIMIT else None
 
     def _path(self) -> str:
         return self.path.partition("?")[0]
@@ -135,7 +140,10 @@ class _Handler(BaseHTTPRequestHandler):
                 with engine.pacer.lock:
                     simulation.page.http_received("/metrics", "GET")
             text = engine.pacer.metrics_text(simulation)
-            self._answer(200, text.encode(), simulation.page.content_type)
+            kind = CONTENT_TYPE
+            if simulation.kind == "sglang":
+                text, kind = negotiated(text, self.headers.get("accept") or "")
+            self._answer(200, text.encode(), kind)
         elif path == "/v1/models":
             self._json(200, facts.models(simulation))
         elif simulation.kind == "vllm":
@@ -186,7 +194,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Inference routes, and the tokenizer."""
-        raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+        length = self._length()
+        if length is None:
+            self.close_connection = True
+            self._json(413, {"detail": "Content-Length is missing, wrong or above 16 MiB"})
+            return
+        raw = self.rfile.read(length)
         path, kind = self._path(), self.engine.simulation.kind
         if path in _ROUTES[kind]:
             self._infer(path, raw)

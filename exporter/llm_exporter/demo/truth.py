@@ -8,6 +8,7 @@ the totals moved by. It counts on its own, not through the pages, so that a page
 from __future__ import annotations
 
 import bisect
+from array import array
 from collections import deque
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -122,7 +123,7 @@ class TruthLog(Observer):
         self.running = 0
         self._changed_at = engine.now
         self._times: deque[float] = deque(maxlen=keep_seconds)
-        self._rows: deque[tuple[tuple[float, ...], int, int, float]] = deque(maxlen=keep_seconds)
+        self._rows: deque[tuple[array[float], int, int, float]] = deque(maxlen=keep_seconds)
         engine.observers.append(self)
         self.sample(engine.now)
 
@@ -226,7 +227,7 @@ class TruthLog(Observer):
             total["memory_seconds"] += step.memory_seconds * done
         self._times.append(now)
         pool = self._engine.pool
-        self._rows.append((tuple(total[name] for name in _TOTALS), self.waiting, self.running, pool.in_use / pool.capacity))
+        self._rows.append((array("d", (total[name] for name in _TOTALS)), self.waiting, self.running, pool.in_use / pool.capacity))
 
     def window(self, start: float, end: float) -> Truth:
         """What was true between the samples next to `start` and `end` (seconds of the model's clock)."""

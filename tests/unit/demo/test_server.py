@@ -267,6 +267,46 @@ def test_a_hung_vllm_says_it_is_healthy(start: Start) -> None:
     assert lines(first[1]) == lines(second[1])
 
 
+@pytest.mark.parametrize(
+    ("accept", "sample", "content_type"),
+    [
+        ("text/plain;version=0.0.4", "\nsglang:num_running_reqs{", "text/plain; version=0.0.4; charset=utf-8"),
+        ("*/*", "\nsglang:num_running_reqs{", "text/plain; version=0.0.4; charset=utf-8"),
+        (
+            "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5",
+            "\nsglang_num_running_reqs{",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores",
+        ),
+        (
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3",
+            "\nsglang:num_running_reqs{",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=allow-utf-8",
+        ),
+    ],
+)
+def test_the_names_of_sglang_depend_on_what_is_accepted(start: Start, accept: str, sample: str, content_type: str) -> None:
+    link = connection(start("sglang"))
+    link.request("GET", "/metrics", headers={"Accept": accept})
+    answer = link.getresponse()
+    text = answer.read().decode()
+    link.close()
+    assert sample in text
+    assert answer.getheader("content-type") == content_type
+    assert text.endswith("# EOF\n") == ("openmetrics" in content_type)
+    assert "# TYPE sglang:num_running_reqs gauge" in text
+
+
+def test_a_body_without_a_sound_length_is_refused(start: Start) -> None:
+    server = start("vllm")
+    for length in ("-1", "many", "99999999999"):
+        link = connection(server)
+        link.putrequest("POST", "/v1/chat/completions")
+        link.putheader("Content-Length", length)
+        link.endheaders()
+        assert link.getresponse().status == 413
+        link.close()
+
+
 def test_what_the_servers_say_about_themselves(start: Start) -> None:
     vllm, sglang = start("vllm"), start("sglang")
     assert json.loads(get(vllm, "/version")[1]) == {"version": "0.32.0"}
