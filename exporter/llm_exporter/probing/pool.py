@@ -58,6 +58,7 @@ class ProbePool:
         self._ids = itertools.count(1)
         self._process: subprocess.Popen[str] | None = None
         self._waiting: dict[int, _Waiting] = {}
+        self._closed = False
         self.starts = 0
 
     def __enter__(self) -> Self:
@@ -70,12 +71,14 @@ class ProbePool:
     def start(self) -> None:
         """Starts the child unless it runs."""
         with self._lock:
+            self._closed = False
             self._running()
 
     def close(self) -> None:
         """Ends the child; requests that wait are told that it died."""
         with self._lock:
             process, self._process = self._process, None
+            self._closed = True
         if process is not None:
             _end(process)
 
@@ -112,6 +115,8 @@ class ProbePool:
     def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         for _ in range(2):
             with self._lock:
+                if self._closed:
+                    raise ProbeProcessLost("the probe process was ended, so this probe is given up")
                 process = self._running()
                 waiting = _Waiting(process)
                 number = next(self._ids)

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llm_exporter.errors import FetchError, UsageError
 from llm_exporter.probing.calls import CHAT, call_of
@@ -89,9 +89,11 @@ class _Tools:
         found = self.store.snapshot(target.name, module_name)
         return found[0] if found else ProbeRecord(target.name, module_name)
 
-    def skip(self, target: ProbeTarget, module_name: str, result: str, detail: str) -> Outcome:
-        self.store.note_skip(target.name, module_name, result)
-        return Outcome(result, sent=False, record=self.record(target, module_name), detail=detail)
+    def skip(self, target: ProbeTarget, module_name: str, result: str, detail: str, *, noted: bool) -> Outcome:
+        """The answer to a run that is not sent. One that `/probe` asked for shows in its own answer only, not on the page."""
+        if noted:
+            self.store.note_skip(target.name, module_name, result)
+        return Outcome(result, sent=False, record=replace(self.record(target, module_name), last_result=result), detail=detail)
 
 
 class ProbeRunner:
@@ -136,11 +138,12 @@ class ProbeRunner:
         view: EngineView | Callable[[], EngineView],
         *,
         timeout_seconds: float | None = None,
+        noted: bool = True,
     ) -> Outcome:
         """One run, or the reason why not. Takes as long as its requests do.
 
         `now` is monotonic seconds. A callable `view` is asked again before each further request of a long run. `timeout_seconds`
-        shortens the module's timeout.
+        shortens the module's timeout. A skip is published unless `noted` is off.
 
         Raises:
             ProbeProcessLost: the probe process cannot be used.
@@ -149,12 +152,12 @@ class ProbeRunner:
         state = self._state(target.name)
         self.store.register(target.name, module_name, module)
         if not state.lock.acquire(blocking=False):
-            return self._tools.skip(target, module_name, "skipped_busy", "another probe of this target is running")
+            return self._tools.skip(target, module_name, "skipped_busy", "another probe of this target is running", noted=noted)
         try:
             back_off = state.back_off.setdefault(module_name, BackOff())
             if not back_off.ready(now):
                 return self._past(target, module_name, f"resting after {back_off.failures} failures in a row")
-            run = _Run(self._tools, target, module_name, module, state, look, timeout_seconds or module.timeout)
+            run = _Run(self._tools, target, module_name, module, state, look, timeout_seconds or module.timeout, noted)
             outcome = run.carry_out(now)
             if outcome.sent:
                 ended = self._tools.clock()
@@ -192,7 +195,7 @@ class ProbeRunner:
         last = self._state(target.name).last_run_at.get(module_name)
         if last is not None and module.interval is not None and now - last < module.interval / 2:
             return self._past(target, module_name, "the last run is young enough")
-        return self.run(target, module_name, module, now, view, timeout_seconds=timeout)
+        return self.run(target, module_name, module, now, view, timeout_seconds=timeout, noted=False)
 
     def _state(self, name: str) -> _State:
         with self._lock:
@@ -219,11 +222,13 @@ class _Run:
         state: _State,
         look: Callable[[], EngineView],
         timeout_seconds: float,
+        noted: bool,
     ) -> None:
         self._tools, self._target, self._module_name, self._module = tools, target, module_name, module
         self._state, self._look, self._timeout = state, look, timeout_seconds
         self._headers = dict(target.headers())
         self._primed: str | None = None
+        self._noted = noted
 
     def carry_out(self, now: float) -> Outcome:
         """All requests of the module, shuffled; stops at the first skip or failure."""
@@ -232,14 +237,14 @@ class _Run:
         cost = run_cost(lengths.values(), self._module.cache, self._module.repeat)
         skip = reason_to_skip(self._module, view, self._state.ledger.spent(now), cost)
         if skip is not None:
-            return self._tools.skip(self._target, self._module_name, skip, _why(skip, view))
+            return self._tools.skip(self._target, self._module_name, skip, _why(skip, view), noted=self._noted)
         try:
             model = self._model(view)
         except FetchError as error:
             return self._failed_before(error)
         if model is None:
             detail = "neither the metrics page nor /v1/models says what this server is; set the module's model or the target's engine"
-            return self._tools.skip(self._target, self._module_name, "skipped_unknown_engine", detail)
+            return self._tools.skip(self._target, self._module_name, "skipped_unknown_engine", detail, noted=self._noted)
         steps = [(length, cache) for length in lengths for cache in self._module.cache for _ in range(self._module.repeat)]
         random.shuffle(steps)
         for number, (length, cache) in enumerate(steps):

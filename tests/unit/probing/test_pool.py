@@ -15,7 +15,7 @@ import pytest
 
 from fakes.stream_player import Play, Step, StreamPlayer, chat_chunk, chat_play
 from llm_exporter.errors import FetchError
-from llm_exporter.probing.pool import ProbePool
+from llm_exporter.probing.pool import ProbePool, ProbeProcessLost
 from llm_exporter.sources.probe import ProbeCall, TlsSettings
 
 
@@ -79,6 +79,15 @@ def test_a_child_that_is_killed_is_started_again_and_the_probe_is_repeated() -> 
         thread.join(60)
         assert results == ["success"]
         assert pool.starts == 2
+
+
+def test_after_the_end_no_child_is_started_again() -> None:
+    pool = ProbePool()
+    pool.start()
+    pool.close()
+    with pytest.raises(ProbeProcessLost, match="was ended"):
+        pool.measure(call("http://127.0.0.1:1"))
+    assert (pool.pid, pool.starts) == (None, 1)
 
 
 def test_the_child_ends_with_its_parent() -> None:

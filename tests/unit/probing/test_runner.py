@@ -187,7 +187,9 @@ def test_two_probes_of_one_target_never_run_at_once() -> None:
     thread.start()
     assert inside.wait(5)
     assert bench.run(name="other").result == "skipped_busy"
-    assert bench.probe_now().result == "skipped_busy"
+    asked = bench.probe_now()
+    assert (asked.result, asked.record.last_result) == ("skipped_busy", "skipped_busy")
+    assert bench.runner.store.snapshot("chat", "short")[0].last_result == ""  # what /probe was told is not on the page
     outside.set()
     thread.join()
     assert len(bench.prober.calls) == 1
