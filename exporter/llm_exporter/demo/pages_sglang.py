@@ -40,7 +40,7 @@ def negotiated(text: str, accept: str) -> tuple[str, str]:
                 line = line.replace("_total counter", " counter")
             elif line.startswith("# HELP"):
                 line = line.replace("_total ", " ", 1)
-            elif not utf8:
+            elif not utf8 and not line.startswith("#"):
                 line = line.replace("sglang:", "sglang_", 1)
             lines.append(line)
         escaping = "allow-utf-8" if utf8 else "underscores"
@@ -48,7 +48,7 @@ def negotiated(text: str, accept: str) -> tuple[str, str]:
         return "\n".join(lines) + "\n# EOF\n", kind
     if utf8:
         return text, "text/plain; version=1.0.0; charset=utf-8; escaping=allow-utf-8"
-    return text, "text/plain; version=0.0.4; charset=utf-8"
+    return text, SglangPage.content_type
 
 
 class SglangPage(Observer):
@@ -61,6 +61,8 @@ class SglangPage(Observer):
         wall_at: unix time that belongs to the model's time 0.
         pid: of the scheduler process; a label of two gauges.
     """
+
+    content_type = "text/plain; version=0.0.4; charset=utf-8"  # unless something else is accepted: `negotiated`
 
     def __init__(self, engine: Engine, release: str = "0.5.23", *, model: str, wall_at: float = 0.0, pid: int = 4202) -> None:
         self._engine = engine

@@ -19,9 +19,6 @@ _COUNTS_RESUMED = ("0.10.2",)
 _HTTP_BOUNDS = (0.1, 0.5, 1.0)
 
 
-CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"  # whatever the client accepts
-
-
 class VllmPage(Observer):
     """One server's page.
 
@@ -31,6 +28,8 @@ class VllmPage(Observer):
         model: served model name.
         wall_at: unix time that belongs to the model's time 0.
     """
+
+    content_type = "text/plain; version=1.0.0; charset=utf-8"  # whatever the client accepts
 
     def __init__(self, engine: Engine, release: str = "0.32.0", *, model: str, wall_at: float = 0.0) -> None:
         self._engine = engine

@@ -19,7 +19,7 @@ from llm_exporter.demo import facts, protocol
 from llm_exporter.demo.hardware import Hardware
 from llm_exporter.demo.live import Event, Pacer, Ticket
 from llm_exporter.demo.pages_sglang import SglangPage, negotiated
-from llm_exporter.demo.pages_vllm import CONTENT_TYPE, VllmPage
+from llm_exporter.demo.pages_vllm import VllmPage
 from llm_exporter.demo.request import Request
 from llm_exporter.demo.simulation import Simulation
 from llm_exporter.demo.text import block_keys, tokens_of
@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
                 with engine.pacer.lock:
                     simulation.page.http_received("/metrics", "GET")
             text = engine.pacer.metrics_text(simulation)
-            kind = CONTENT_TYPE
+            kind = simulation.page.content_type
             if simulation.kind == "sglang":
                 text, kind = negotiated(text, self.headers.get("accept") or "")
             self._answer(200, text.encode(), kind)
