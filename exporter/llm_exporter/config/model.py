@@ -157,8 +157,13 @@ class ProbeModule(Section):
 
     @property
     def computed_tokens_per_run(self) -> int:
-        """Prompt tokens that a run makes the server compute, at least: cold prompts each time, warm ones once."""
-        return sum(self.prompt_tokens) * (self.repeat if "cold" in self.cache else 1)
+        """Prompt tokens that a run makes the server compute: cold prompts each time, warm ones once and then their last block.
+
+        The same figure as `probing.manners.run_cost`, by which a run is skipped: a budget that passes here admits one run.
+        """
+        cold = sum(self.prompt_tokens) * self.repeat if "cold" in self.cache else 0
+        warm = sum(length + min(64, length) * self.repeat for length in self.prompt_tokens) if "warm" in self.cache else 0
+        return cold + warm
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -103,3 +103,13 @@ def test_a_success_ends_the_pause() -> None:
     back_off.note(300.0, Module(), success=True)
     assert back_off.ready(300.0)
     assert back_off.failures == 0
+
+
+@pytest.mark.parametrize("cache", [("cold",), ("warm",), ("cold", "warm")])
+@pytest.mark.parametrize("repeat", [1, 5])
+def test_a_budget_that_the_configuration_admits_admits_one_run(cache: tuple[str, ...], repeat: int) -> None:
+    from llm_exporter.config.model import ProbeModule
+
+    settings = {"interval": "1h", "prompt_tokens": [32, 2048], "cache": list(cache), "repeat": repeat}
+    module = ProbeModule.model_validate(settings)
+    assert module.computed_tokens_per_run == run_cost(module.prompt_tokens, module.cache, module.repeat)
