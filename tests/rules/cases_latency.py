@@ -12,7 +12,7 @@ def slo(
     good: tuple[object, ...], total: tuple[object, ...], objective: Number = 0.99, minutes: Number = 0, step: int = 15
 ) -> dict[str, str]:
     """Counters of one objective; `minutes`: how long the objective is on the page, 0 for as long as the counters."""
-    length = minutes or sum(float(s[0]) for s in total if not isinstance(s, str))  # type: ignore[index]
+    length = minutes or sum((float(s[0]) for s in total if not isinstance(s, str)), 0.0)  # type: ignore[index]
     return {
         m("llm_slo_requests_total", slo="ttft"): counter(*total, step=step),  # type: ignore[arg-type]
         m("llm_slo_good_requests_total", slo="ttft"): counter(*good, step=step),  # type: ignore[arg-type]
