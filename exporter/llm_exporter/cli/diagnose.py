@@ -59,7 +59,7 @@ def command(
     machine = Machine(Page(declared(), time.monotonic), lambda *_: None)
     watch = Watch(
         target,
-        hardware=lambda now: machine.view(target.name, now),
+        hardware=lambda now, seconds: machine.view(target.name, now, seconds),
         version=lambda engine: read_version(client, engine, timeout=TIMEOUT_SECONDS),
         wall=time.time,
     )

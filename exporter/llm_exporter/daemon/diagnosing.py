@@ -105,7 +105,9 @@ class Watch:
         self,
         target: Target,
         *,
-        hardware: Callable[[float], HardwareView] = lambda _: HardwareView(missing=("readings of the GPU", "the server's processes")),
+        hardware: Callable[[float, float], HardwareView] = lambda _, __: HardwareView(
+            missing=("readings of the GPU", "the server's processes")
+        ),
         version: Callable[[str], str] = lambda _: "",
         stall_after: float = 30.0,
         wall: Callable[[], float] = lambda: 0.0,

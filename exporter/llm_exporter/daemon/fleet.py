@@ -109,7 +109,7 @@ class Fleet:
         machine = self._machine
         if machine is not None:
             pipeline.process_lives = lambda: machine.process_lives(target.name)
-            pipeline.hardware = lambda now: machine.view(target.name, now)
+            pipeline.hardware = lambda now, seconds: machine.view(target.name, now, seconds)
         client = client_for(target)
         running: Running
 

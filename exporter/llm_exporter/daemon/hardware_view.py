@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llm_exporter.signals.ramps import EVIDENCE_SECONDS, WORKING_DRAM, WORKING_POWER, WORKING_TENSOR
+from llm_exporter.signals.ramps import WORKING_DRAM, WORKING_POWER, WORKING_TENSOR
 from llm_exporter.state.evidence import GpuEvidence, HostEvidence
 from llm_exporter.state.hardware import HardwareState
 
 # Whether the GPU works now is asked of the last seconds only: half a minute ago it did, or there would be no stall.
 NOW_SECONDS = 8.0
+# Two readings, so that the first scrape shows which sources there are.
+LEAST_VIEW_SECONDS = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +25,16 @@ class HardwareView:
     missing: tuple[str, ...] = ()
 
 
-def hardware_view(state: HardwareState, target: str, now: float) -> HardwareView:
-    """The view of one target; every part that is not known is None and named in `missing`."""
+def hardware_view(state: HardwareState, target: str, now: float, seconds: float) -> HardwareView:
+    """The view of one target over the last `seconds`; every part that is not known is None and named in `missing`.
+
+    It reaches no further back than the engine's own evidence: a GPU that idled while its server loaded does not say that the host is slow.
+    """
+    seconds = max(seconds, LEAST_VIEW_SECONDS)
     gpus = state.gpus_of(target)
-    evidence = state.gpu_window(gpus, EVIDENCE_SECONDS, now) if gpus else None
+    evidence = state.gpu_window(gpus, seconds, now) if gpus else None
     gpu = evidence if evidence is not None and evidence.samples else None
-    host_evidence = state.host_window(target, EVIDENCE_SECONDS, now)
+    host_evidence = state.host_window(target, seconds, now)
     host = host_evidence if host_evidence.samples > 1 and "processes" not in host_evidence.missing else None
     missing = []
     if gpu is None:

@@ -112,9 +112,9 @@ class Machine:
         """Publishes what stands at `now`."""
         self._page.put(OWNER, hardware.families(self.state, now, expected_count=self._expected))
 
-    def view(self, target: str, now: float) -> HardwareView:
-        """What this machine says about one target."""
-        return hardware_view(self.state, target, now)
+    def view(self, target: str, now: float, seconds: float) -> HardwareView:
+        """What this machine says about one target, of the last `seconds`."""
+        return hardware_view(self.state, target, now, seconds)
 
     def process_lives(self, target: str) -> bool | None:
         """Whether the target's process is known to live."""

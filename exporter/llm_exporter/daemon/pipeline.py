@@ -20,6 +20,7 @@ from llm_exporter.expose.page import Page
 from llm_exporter.expose.targets import TargetStatus
 from llm_exporter.signals.derive import PERSISTENT, derive
 from llm_exporter.signals.model import TargetView
+from llm_exporter.signals.ramps import EVIDENCE_SECONDS
 from llm_exporter.signals.verdict import VerdictKeeper
 from llm_exporter.sources.engine import Failed, Fetched
 from llm_exporter.sources.exposition import Page as SeriesPage
@@ -57,7 +58,7 @@ class Pipeline:
         wall: wall clock, for timestamps only.
         extra_labels: names of labels that any target configures (one info metric has one set).
         process_lives: whether the target's process is known to live; None where that cannot be known.
-        hardware: (monotonic time) → what GPUs and host say about this target.
+        hardware: (monotonic time, seconds to look back) → what GPUs and host say about this target.
     """
 
     target: Target
@@ -66,7 +67,7 @@ class Pipeline:
     wall: Callable[[], float]
     extra_labels: tuple[str, ...] = ()
     process_lives: Callable[[], bool | None] = lambda: None
-    hardware: Callable[[float], HardwareView] = lambda _: HardwareView()
+    hardware: Callable[[float, float], HardwareView] = lambda _, __: HardwareView()
     status: TargetStatus = field(default_factory=TargetStatus)
     store: EngineStore = field(default_factory=EngineStore)
     view: TargetView | None = None
@@ -95,7 +96,7 @@ class Pipeline:
 
     def publish(self, now: float, *, fresh: bool, read_at: float | None = None) -> None:
         """Derives and publishes. Without a fresh page only what outlives it is left. `read_at`: when the page was complete."""
-        seen = self.hardware(now)
+        seen = self.hardware(now, self.store.span_seconds(EVIDENCE_SECONDS))
         view = TargetView(
             self.target,
             now,

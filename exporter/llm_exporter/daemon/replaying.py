@@ -58,7 +58,7 @@ class Replay:
             Timing(1.0, 1.0, config.stall.after),
             lambda: began + self.now,
             labels,
-            hardware=lambda now: hardware_view(machine.state, target.name, now) if machine.recorded else HardwareView(),
+            hardware=lambda now, seconds: hardware_view(machine.state, target.name, now, seconds) if machine.recorded else HardwareView(),
             status=TargetStatus(engine_version=machine.recording.engine_version),
         )
 

@@ -107,8 +107,12 @@ def _member(name: str, value: float | None) -> float | None:
 
 
 def _moving(x: Evidence) -> float:
-    """Gate of everything that presumes a running engine: shut while nothing moves on a GPU that does nothing."""
-    return 1.0 if x.gpu_works else _member("not_still", x.still_seconds) or 0.0
+    """Gate of everything that presumes a running engine: shut while nothing moves on a GPU that does nothing.
+
+    And for as long as a hang that is over is in the window: its gap was not made by a slow host.
+    """
+    now = 1.0 if x.gpu_works else _member("not_still", x.still_seconds) or 0.0
+    return min(now, _member("not_still", x.stood_seconds) or 0.0)
 
 
 def _weighted(parts: Mapping[str, tuple[float, float | None]], *gates: float | None) -> Score:

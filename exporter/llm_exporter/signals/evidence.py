@@ -40,7 +40,7 @@ class Evidence:
         queue_share: queue's part of the time to first token; waiting_share: share of scrapes with requests waiting for room.
         kv_usage: upper quartile of the use of the fullest rank (it is a sawtooth: each preemption frees some); preemptions: per started request; running: mean batch.
         foreign_memory: bytes of the GPUs' memory held by processes of nobody's.
-        still_seconds: no movement though there was work; gpu_works: whether the GPU shows real work (None: not known).
+        still_seconds: no movement though there was work; stood_seconds: the longest such time that ended within the window; gpu_works: whether the GPU shows real work (None: not known).
         missing: what could not be had, in words for people.
     """
 
@@ -72,6 +72,7 @@ class Evidence:
     running: float | None = None
     foreign_memory: float | None = None
     still_seconds: float = 0.0
+    stood_seconds: float = 0.0
     stall_after: float = 30.0
     gpu_works: bool | None = None
     missing: tuple[str, ...] = field(default=())
@@ -117,6 +118,7 @@ def gather(view: TargetView) -> Evidence:
         preemptions=_per_start(windows, "preemptions"),
         foreign_memory=view.foreign_memory,
         still_seconds=view.store.progress.still_seconds(view.at),
+        stood_seconds=view.store.progress.stood_seconds(frames[0].at),
         stall_after=view.stall_after,
         gpu_works=view.gpu_works,
         missing=tuple(missing),

@@ -10,8 +10,6 @@ from collections import deque
 
 from llm_exporter.state.window import Frame, Window
 
-_STANDS_KEPT = 32
-
 # Counters that grow only while the engine computes.
 MOVING_COUNTERS = (
     "generation_tokens",
@@ -26,6 +24,8 @@ MOVING_COUNTERS = (
 MOVING_HISTOGRAMS = ("time_to_first_token", "inter_token_latency", "e2e_request_latency")
 # Gauges that the scheduler sets: a change proves that it runs. A chunked prefill shows in KV use before any token does.
 MOVING_GAUGES = ("kv_cache_usage", "requests_running")
+# Times of stillness that are remembered; a window holds few, since each is seen by two scrapes at least.
+_STANDS_KEPT = 32
 
 
 def moved(before: Frame, now: Frame) -> bool:
