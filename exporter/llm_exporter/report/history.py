@@ -55,14 +55,12 @@ class History:
         grid: five-minute windows.
         coarse: hourly windows over the same span.
         traces: by record key.
-        raw_spans: parts of the span that had to be computed from raw metrics, unix seconds.
         warnings: sentences for the reader.
     """
 
     grid: Grid
     coarse: Grid
     traces: dict[str, list[Trace]] = field(default_factory=dict)
-    raw_spans: list[tuple[int, int]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def of(self, key: str) -> list[Trace]:
@@ -162,7 +160,6 @@ def read_history(
     grid = Grid(start, (end - start) // STEP_SECONDS, STEP_SECONDS, zone)
     history = History(grid, Grid(end - hours * COARSE_SECONDS, hours, COARSE_SECONDS, zone))
     spans = _spans(prometheus, history)
-    history.raw_spans = [(begin, stop) for begin, stop, recorded in spans if not recorded]
     todo = (*RECORDS, *FACTS)
     done = 0
 

@@ -16,6 +16,7 @@ from scipy import optimize
 from llm_exporter.report.finding import Finding, Span, percentile, unknown
 from llm_exporter.report.fleet import Service
 from llm_exporter.report.grid import HOURS_OF_WEEK, Bools, Floats
+from llm_exporter.report.statistics import work
 
 GPU_SECONDS, TOKENS = "gpu_seconds_per_second", "tokens_per_second"
 PEAK_PERCENTILE = 99  # of five-minute means; the maximum of two thousand of them is an accident
@@ -117,7 +118,7 @@ def measure_load(service: Service, span: Span) -> Load:
     cost = None
     if busy is not None:
         cost = token_cost(prompt, generated, np.where(_undisturbed(service), busy * _mean_share(service), np.nan))
-    served = prompt + generated if cost is None else cost.per_prompt * prompt + cost.per_generated * generated
+    served = prompt + generated if cost is None else np.asarray(work(prompt, generated, cost.per_prompt, cost.per_generated))
     ratio, draining = _offered_ratio(service)
     load = Load(Finding({}), GPU_SECONDS if cost else TOKENS, served * ratio, draining, cost)
     _describe(service, span, load)

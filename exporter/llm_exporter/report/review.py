@@ -86,7 +86,15 @@ def review(
     currency: str | None = None,
 ) -> Review:
     """Answer every question for every model that served anything in the window."""
-    reviewed = [_review_model(service, span, currency) for service in services(history, facts) if _seen(service, span)]
+    found = services(history, facts)
+    reviewed = []
+    for service in found:
+        if not _seen(service, span):
+            continue
+        try:
+            reviewed.append(_review_model(service, span, currency))
+        except (ArithmeticError, ValueError, IndexError) as error:
+            history.warnings.append(f"{service.model}: cannot be judged ({type(error).__name__}: {error}); please report this.")
     decide([one.regressions for one in reviewed])
     for one in reviewed:
         _conclude(one, zone)
@@ -96,6 +104,9 @@ def review(
         warnings.append(f"Only {100 * coverage:.1f} % of the window was observed: figures rest on that part.")
     if not reviewed:
         warnings.append("No target served a model in this window.")
+    modelless = sorted({trace.label("target") for trace in history.of("up")} - {target for service in found for target in service.targets})
+    if modelless:
+        warnings.append(f"Never seen serving a model in this history, so not reviewed: {', '.join(modelless)}.")
     warnings += _renamed(reviewed, span, zone)
     for one in reviewed:
         warnings += [f"{one.service.model}: {event.sentence(zone)}" for event in one.events]

@@ -113,8 +113,8 @@ def cost_per_million(gpus: float, price_per_hour: float, hours: float, tokens: f
 
 def split_cost(total: float, prompt_share: float, prompt_tokens: float, generated_tokens: float) -> tuple[float | None, float | None]:
     """Money per million computed prompt tokens and per million output tokens; None where there were none."""
-    prompt = total * prompt_share / (prompt_tokens / 1e6) if prompt_tokens > 0 else None
-    generated = total * (1 - prompt_share) / (generated_tokens / 1e6) if generated_tokens > 0 else None
+    prompt = cost_per_million(1, total * prompt_share, 1, prompt_tokens) if prompt_tokens > 0 else None
+    generated = cost_per_million(1, total * (1 - prompt_share), 1, generated_tokens) if generated_tokens > 0 else None
     return prompt, generated
 
 

@@ -13,6 +13,7 @@ from llm_exporter.report.finding import Finding
 from llm_exporter.report.grid import local
 from llm_exporter.report.load import GPU_SECONDS
 from llm_exporter.report.review import ModelReview, Review
+from llm_exporter.report.statistics import useful_hours
 from llm_exporter.report.waste import KINDS
 
 CAUSES = {
@@ -228,8 +229,9 @@ def _waste(one: ModelReview) -> Section:
         section.lines.append(f"GPU-hours: unknown ({reason(hours, 'total')}).")
     else:
         beyond = max(0.0, hours["idle"] - one.ledger.reserve)
+        _, lost = useful_hours(hours["total"], hours["idle"], hours["starved"], hours["throttled"])
         section.lines.append(
-            f"Of {number(hours['total'])} GPU-hours, {number(hours['useful'])} were useful; "
+            f"Of {number(hours['total'])} GPU-hours, {number(hours['useful'])} were useful and {percent(lost)} were not; "
             f"idle beyond the reserve of one replica: {number(beyond)}."
         )
         shares = [hours[kind] / hours["total"] for kind in KINDS]
