@@ -10,7 +10,17 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from llm_exporter.cli.measuring import Settings, connect, measure, milliseconds, options, print_conditions, report_console, runs_table
+from llm_exporter.cli.measuring import (
+    Settings,
+    check_plot_file,
+    connect,
+    measure,
+    milliseconds,
+    options,
+    print_conditions,
+    report_console,
+    runs_table,
+)
 from llm_exporter.errors import UsageError
 from llm_exporter.probing.compare import Difference, differences, sentence
 from llm_exporter.probing.document import fit_of, probe_document
@@ -29,8 +39,7 @@ def command(urls: tuple[str, ...], as_json: bool, plot_file: Path | None, **flag
     if len(urls) < 2:
         raise UsageError("compare needs two URLs at least")
     settings = Settings(**flags)
-    if plot_file is not None and not plot_file.parent.is_dir():
-        raise UsageError(f"--plot: there is no directory {plot_file.parent}")
+    check_plot_file(plot_file)
     notes = Console(stderr=True)
     ladders = measure([connect(url, settings) for url in urls], settings, notes)
     documents = [probe_document(ladder, settings.gpu) for ladder in ladders]

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -27,6 +28,7 @@ from llm_exporter.probing.words import LANGUAGES
 from llm_exporter.sources.probe import TlsSettings
 
 TOKEN_VARIABLE = "LLM_EXPORTER_TOKEN"  # noqa: S105  # the name of a variable, not a token
+_PICTURES = (".png", ".svg", ".pdf")
 _REFERENCE = re.compile(r"\$\{(\w+)\}")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -78,6 +80,20 @@ def options(command: _Command) -> _Command:
     for row in reversed(rows):
         command = row(command)
     return command
+
+
+def check_plot_file(path: Path | None) -> None:
+    """A picture that cannot be written must be known before the measurement, not after it.
+
+    Raises:
+        UsageError: another kind of file, or no such directory.
+    """
+    if path is None:
+        return
+    if path.suffix not in _PICTURES:
+        raise UsageError(f"--plot: {path.name} must end in {', '.join(_PICTURES)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"--plot: there is no directory {path.parent}")
 
 
 def parse_lengths(text: str | None) -> tuple[int, ...]:

@@ -9,8 +9,17 @@ from typing import Any
 import click
 from rich.console import Console
 
-from llm_exporter.cli.measuring import Settings, connect, measure, milliseconds, options, print_conditions, report_console, runs_table
-from llm_exporter.errors import UsageError
+from llm_exporter.cli.measuring import (
+    Settings,
+    check_plot_file,
+    connect,
+    measure,
+    milliseconds,
+    options,
+    print_conditions,
+    report_console,
+    runs_table,
+)
 from llm_exporter.probing.document import fit_of, probe_document
 from llm_exporter.probing.fit import Fit
 
@@ -27,8 +36,7 @@ def command(url: str, as_json: bool, plot_file: Path | None, **flags: Any) -> No
     kind. Cold prompts are new each time; warm ones have just been sent. A token from LLM_EXPORTER_TOKEN is sent as a bearer token.
     """
     settings = Settings(**flags)
-    if plot_file is not None and not plot_file.parent.is_dir():
-        raise UsageError(f"--plot: there is no directory {plot_file.parent}")
+    check_plot_file(plot_file)
     notes = Console(stderr=True)
     (ladder,) = measure([connect(url, settings)], settings, notes)
     document, fit = probe_document(ladder, settings.gpu), fit_of(ladder)

@@ -272,6 +272,9 @@ def _result(response: ResponseReader, notes: StreamNotes, failure: FetchError | 
         return failure.reason, failure.detail
     if not response.has_head:
         return "truncated", "the server closed the connection without an answer"
+    coding = response.headers.get("content-encoding", "identity").lower()
+    if coding not in ("identity", ""):
+        return "not_streaming", f"the answer is compressed ({coding[:20]}) although identity was asked for"
     if not streaming:
         kind = response.headers.get("content-type", "no content type").partition(";")[0][:60]
         return "not_streaming", f"the answer is {kind}, not a stream of events"

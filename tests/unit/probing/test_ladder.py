@@ -143,6 +143,15 @@ def test_two_names_of_one_server_do_not_warm_each_other(engine: Engine, server: 
     assert len(set(prompts)) == len(prompts)
 
 
+@pytest.mark.parametrize(("name", "words"), [("f.xyz", "must end in"), ("nowhere/f.png", "no directory")])
+def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_sent(
+    engine: Engine, server: StreamPlayer, tmp_path: Path, name: str, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        CliRunner().invoke(probe_command, [server.url, "--plot", str(tmp_path / name)], catch_exceptions=False)
+    assert server.requests == []
+
+
 def test_compare_needs_two() -> None:
     with pytest.raises(UsageError, match="two URLs"):
         CliRunner().invoke(compare_command, ["http://a"], catch_exceptions=False)

@@ -175,6 +175,7 @@ def test_a_drip_of_comments_does_not_outlive_the_total_deadline() -> None:
     [
         (Play([Step(0, b"<html>loading</html>")], headers={"Content-Type": "text/html"}), "not_streaming"),
         (Play([Step(0, b"<html>loading</html>")], 503, {"Content-Type": "text/html"}), "http_503"),
+        (Play([Step(0, b"\x1f\x8b...")], headers={"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}), "not_streaming"),
         (Play([], 302, {"Location": "http://other/"}), "http_302"),
         (Play([Step(0, b'{"error":"x"}')], 404, {"Content-Type": "application/json"}), "http_404"),
         (Play([]), "truncated"),
