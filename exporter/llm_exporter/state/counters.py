@@ -8,7 +8,9 @@ are differences of them. Called by `store.EngineStore` once per good scrape.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import NamedTuple
 
 from llm_exporter.readings import FIELD, EngineReading, Kind, Layout, Merge, Slot
@@ -42,50 +44,47 @@ class CounterBook:
     """Remembers each rank's counters. One per target and engine; not thread-safe."""
 
     def __init__(self) -> None:
-        self._layout: Layout | None = None
-        self._table: Table | None = None
-        self._cumulative: list[bool] = []
-        self._raw: dict[Slot, float] = {}  # last value of every cumulative slot ever seen, vanished ones too
+        self._shape: _Shape | None = None
+        self._last: list[float] = []  # of that shape; empty where the last reading had another
+        self._raw: dict[Slot, float] = {}  # last value of every cumulative slot ever seen, vanished ones too, as of `_remember`
         self._base: dict[Slot, float] = {}  # what unwrapped adds to raw
         self._held: dict[Slot, float] = {}  # what published adds to raw after a partial restart
         self._restarted_ranks: set[str] = set()
         self._start_times: dict[str, float] = {}
-        self._last: list[float] = []
-        self._positions: list[int] | None = None  # of each column's one slot, where every column has one
-        self._ghosts: dict[Slot, list[Slot]] = {}
+        self._offsets: tuple[array[float], array[float]] | None = None  # per column, of published and unwrapped numbers; None where 0
 
     def add(self, reading: EngineReading) -> tuple[Merged, Changes]:
         """Takes one reading; returns its merged numbers and what changed since the one before."""
         changes = Changes(anomalies=sum(reading.anomalies.values()))
-        known = self._layout is not None
-        if reading.layout is not self._layout:
-            self._layout = reading.layout
-            self._table = Table(reading.layout)
-            self._cumulative = [slot.part != "value" or FIELD[slot.field].kind is Kind.COUNTER for slot in reading.layout.slots]
+        known = self._shape is not None
+        shape = self._shape
+        if shape is None or reading.layout is not shape.layout:
+            self._remember()
+            shape = self._shape = _Shape(reading.layout)
             self._last = []
-            columns = self._table.columns
-            single = all(len(column.slots) == 1 for column in columns)
-            self._positions = [reading.layout.index[column.slots[0]] for column in columns] if single else None
-            self._ghosts = self._vanished(reading.layout)
-        renewed = self._renewed(reading)
-        if known:
-            self._note_falls(reading, renewed, changes)
-        raw = self._raw
-        for slot, cumulative, value in zip(reading.layout.slots, self._cumulative, reading.values, strict=True):
-            if cumulative:
-                raw[slot] = value
+            self._offsets = self._sum_offsets(shape)
+        renewed = self._renewed(reading, shape)
+        if known and self._note_falls(reading, shape, renewed, changes):
+            self._offsets = self._sum_offsets(shape)
         self._last = list(reading.values)
-        return self._merge(reading), changes
+        return self._merge(reading.values, shape), changes
+
+    def _remember(self) -> None:
+        """Brings `_raw` up to date; between falls and changes of shape, the last reading's values say it all."""
+        if self._shape is not None:
+            self._raw.update((self._shape.layout.slots[at], self._last[at]) for at in self._shape.cumulative if self._last)
 
     # -- restarts ------------------------------------------------------------------------------------------------------------------
 
-    def _note_falls(self, reading: EngineReading, renewed: bool, changes: Changes) -> None:
-        fallen = self._fallen(reading)
+    def _note_falls(self, reading: EngineReading, shape: _Shape, renewed: bool, changes: Changes) -> bool:
+        """Whether any counter fell or the process is another one."""
+        fallen = self._fallen(reading, shape)
         if not fallen and not renewed:
-            return
-        restarted = self._restarted(reading.layout, fallen) if fallen else set()
+            return False
+        self._remember()
+        restarted = self._restarted(shape.layout, fallen) if fallen else set()
         if renewed:  # the process behind the page is another one: all its ranks count from zero
-            restarted = set(reading.layout.ranks)
+            restarted = set(shape.layout.ranks)
         for slot, value in fallen.items():
             if slot.rank in restarted:
                 continue
@@ -96,22 +95,16 @@ class CounterBook:
                 changes.anomalies += 1
         if restarted:
             changes.restarted = True
-            self._restart(reading.layout, restarted)
+            self._restart(shape, restarted)
+        return True
 
-    def _fallen(self, reading: EngineReading) -> dict[Slot, float]:
-        slots = reading.layout.slots
+    def _fallen(self, reading: EngineReading, shape: _Shape) -> dict[Slot, float]:
+        slots, values = shape.layout.slots, reading.values
         if self._last:  # the same layout as before: compare by position
-            return {
-                slots[i]: value
-                for i, (value, before) in enumerate(zip(reading.values, self._last, strict=True))
-                if value < before and self._cumulative[i]
-            }
+            last = self._last
+            return {slots[at]: values[at] for at in shape.cumulative if values[at] < last[at]}
         raw = self._raw
-        return {
-            slot: value
-            for slot, cumulative, value in zip(slots, self._cumulative, reading.values, strict=True)
-            if cumulative and value < raw.get(slot, 0.0)
-        }
+        return {slots[at]: values[at] for at in shape.cumulative if values[at] < raw.get(slots[at], 0.0)}
 
     def _restarted(self, layout: Layout, fallen: dict[Slot, float]) -> set[str]:
         stood: dict[str, int] = {}
@@ -124,60 +117,60 @@ class CounterBook:
             fell[slot.rank] = fell.get(slot.rank, 0) + (slot in fallen)
         return {rank for rank, n in stood.items() if fell[rank] and fell[rank] >= RESTART_SHARE * n}
 
-    def _renewed(self, reading: EngineReading) -> bool:
+    def _renewed(self, reading: EngineReading, shape: _Shape) -> bool:
         """Whether another process answers than the one before."""
         renewed = False
-        for slot, value in zip(reading.layout.slots, reading.values, strict=True):
-            if slot.field == "process_start_time":
-                before = self._start_times.get(slot.rank)
-                self._start_times[slot.rank] = value
-                renewed |= before is not None and abs(value - before) > START_TIME_TOLERANCE
+        for at in shape.start_times:
+            rank, value = shape.layout.slots[at].rank, reading.values[at]
+            before = self._start_times.get(rank)
+            self._start_times[rank] = value
+            renewed |= before is not None and abs(value - before) > START_TIME_TOLERANCE
         return renewed
 
-    def _restart(self, layout: Layout, ranks: set[str]) -> None:
+    def _restart(self, shape: _Shape, ranks: set[str]) -> None:
         for slot, value in self._raw.items():
             if slot.rank in ranks:
                 self._base[slot] = self._base.get(slot, 0.0) + value
                 self._held[slot] = self._held.get(slot, 0.0) + value
                 self._raw[slot] = 0.0
         self._restarted_ranks |= ranks
-        if self._restarted_ranks >= set(layout.ranks):
+        if self._restarted_ranks >= shape.counting_ranks:
             # all have restarted: the sum is the engines' own again, and ranks that left for good leave it
             self._held.clear()
             self._restarted_ranks.clear()
             for slot, value in self._raw.items():
-                if slot not in layout.index and value:
+                if slot not in shape.layout.index and value:
                     self._base[slot] = self._base.get(slot, 0.0) + value
                     self._raw[slot] = 0.0
 
     # -- merging -------------------------------------------------------------------------------------------------------------------
 
-    def _merge(self, reading: EngineReading) -> Merged:
-        table, values, index = self._table, reading.values, reading.layout.index
-        assert table is not None
-        if self._positions is not None and not self._base and not self._held and not self._ghosts:
-            numbers = array("d", [values[position] for position in self._positions])
-            return Merged(table, numbers, numbers, {})
+    def _merge(self, values: Sequence[float], shape: _Shape) -> Merged:
+        numbers = array("d", [values[places[0]] if len(places) == 1 else _merged(merge, values, places) for places, merge in shape.places])
+        ranks = {slot: values[shape.layout.index[slot]] for by_rank in shape.table.ranks.values() for slot in by_rank.values()}
+        if self._offsets is None:
+            return Merged(shape.table, numbers, numbers, ranks)
+        published, unwrapped = (array("d", map(add, numbers, offsets)) for offsets in self._offsets)
+        return Merged(shape.table, published, unwrapped, ranks)
+
+    def _sum_offsets(self, shape: _Shape) -> tuple[array[float], array[float]] | None:
+        """What restarts and vanished ranks add to each column until the next fall; None where nothing does."""
+        ghosts = self._vanished(shape.layout)
+        if not self._base and not self._held and not ghosts:
+            return None
         published, unwrapped = array("d"), array("d")
-        for column in table.columns:
-            parts = [values[index[slot]] for slot in column.slots]
-            if column.merge is Merge.SUM:
-                total = flat = sum(parts)
-            elif column.merge is Merge.MEAN:
-                total = flat = sum(parts) / len(parts)
-            else:
-                total = flat = max(parts)
+        for column in shape.table.columns:
+            held = base = 0.0
             if column.cumulative:
                 for slot in column.slots:
-                    total += self._held.get(slot, 0.0)
-                    flat += self._base.get(slot, 0.0)
-                for slot in self._ghosts.get(column.slots[0]._replace(rank=""), ()):
-                    total += self._raw[slot] + self._held.get(slot, 0.0)
-                    flat += self._raw[slot] + self._base.get(slot, 0.0)
-            published.append(total)
-            unwrapped.append(flat)
-        ranks = {slot: values[index[slot]] for by_rank in table.ranks.values() for slot in by_rank.values()}
-        return Merged(table, published, unwrapped, ranks)
+                    held += self._held.get(slot, 0.0)
+                    base += self._base.get(slot, 0.0)
+                for slot in ghosts.get(column.slots[0]._replace(rank=""), ()):
+                    held += self._raw[slot] + self._held.get(slot, 0.0)
+                    base += self._raw[slot] + self._base.get(slot, 0.0)
+            published.append(held)
+            unwrapped.append(base)
+        return published, unwrapped
 
     def _vanished(self, layout: Layout) -> dict[Slot, list[Slot]]:
         """Slots seen before and not in this layout, by their key without rank: a rank that vanished stays in the sums of the others."""
@@ -186,3 +179,32 @@ class CounterBook:
             if slot not in layout.index:
                 found.setdefault(slot._replace(rank=""), []).append(slot)
         return found
+
+
+class _Shape:
+    """What is worked out once per layout.
+
+    Attributes:
+        cumulative: positions of the slots that only grow between restarts.
+        start_times: positions of process start times.
+        counting_ranks: ranks that have such slots; a rank that counts nothing cannot be seen to restart.
+        places: per column of the table, the positions of its slots and how to merge them.
+    """
+
+    __slots__ = ("counting_ranks", "cumulative", "layout", "places", "start_times", "table")
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.table = Table(layout)
+        slots = layout.slots
+        self.cumulative = [at for at, slot in enumerate(slots) if slot.part != "value" or FIELD[slot.field].kind is Kind.COUNTER]
+        self.start_times = [at for at, slot in enumerate(slots) if slot.field == "process_start_time"]
+        self.counting_ranks = {slots[at].rank for at in self.cumulative}
+        self.places = [(tuple(layout.index[slot] for slot in column.slots), column.merge) for column in self.table.columns]
+
+
+def _merged(merge: Merge, values: Sequence[float], places: Sequence[int]) -> float:
+    parts = [values[at] for at in places]
+    if merge is Merge.SUM:
+        return sum(parts)
+    return sum(parts) / len(parts) if merge is Merge.MEAN else max(parts)
