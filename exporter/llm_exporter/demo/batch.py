@@ -149,7 +149,6 @@ class Batch:
         request.preemptions += 1
         request.computed = 0
         request.target = request.prompt_tokens + request.generated
-        request.waiting_since = now
         for observer in self.observers:
             observer.preempted(request, now, generated)
 

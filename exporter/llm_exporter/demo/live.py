@@ -12,8 +12,11 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from llm_exporter.demo.hardware import Hardware
+from llm_exporter.demo.protocol import Call
 from llm_exporter.demo.request import Request
 from llm_exporter.demo.simulation import Simulation
+from llm_exporter.demo.text import block_keys
 
 _LAZY_SECONDS = 0.05
 _FINEST_SECONDS = 0.0005
@@ -124,3 +127,23 @@ class Pacer:
         with self.lock:
             simulation.advance(self.now())
             return simulation.metrics_text()
+
+
+def request_of(call: Call, hardware: Hardware) -> Request:
+    """The model's request for a checked call."""
+    keys = block_keys(call.tokens, hardware.block_tokens)
+    return Request(
+        len(call.tokens),
+        call.output_tokens,
+        keys=keys,
+        max_tokens=call.max_tokens,
+        streaming=call.stream,
+        route=call.route,
+    )
+
+
+def learn(call: Call, request: Request) -> None:
+    """What SGLang's /generate tells about a request, as far as it is known."""
+    call.cached_tokens = request.hit_tokens or 0
+    call.queue_seconds = (request.scheduled_at or request.queued_at) - request.queued_at
+    call.retractions = request.preemptions

@@ -38,7 +38,6 @@ class Engine(Batch):
 
     Attributes:
         now: the model's clock, seconds.
-        began_at: where that clock stood at the start.
         step: the forward pass under way.
         frontend: tokenises and sends.
     """
@@ -56,9 +55,8 @@ class Engine(Batch):
         self.conditions = conditions
         self.traffic = traffic
         self.queue_limit = queue_limit
-        self.now = self.began_at = now
+        self.now = now
         self.step: Step | None = None
-        self.host_busy_seconds = 0.0
         self.throttled_seconds = 0.0
         self._aborts: list[tuple[float, int, Request]] = []
         self._late_aborts: list[Request] = []  # clients that left while the engine hung
@@ -164,11 +162,6 @@ class Engine(Batch):
         return min(1.0, quota / wanted)
 
     @property
-    def in_frontend(self) -> int:
-        """Requests that are not tokenised yet."""
-        return len(self.frontend.tokenising)
-
-    @property
     def frontend_busy_seconds(self) -> float:
         """CPU seconds of the front end since the start."""
         return self.frontend.busy_seconds
@@ -177,7 +170,7 @@ class Engine(Batch):
         if request.state is not State.FRONTEND or self._refuses(request, in_stream=request.streaming):
             return
         request.state = State.WAITING
-        request.queued_at = request.waiting_since = self.now
+        request.queued_at = self.now
         self.waiting.append(request)
         self._was_idle = False
         for observer in self.observers:
@@ -227,7 +220,6 @@ class Engine(Batch):
     def _end_step(self, step: Step) -> None:
         now = self.now
         outputs = 0
-        self.host_busy_seconds += step.host_seconds
         if step.decodes:
             outputs = self.decode(now)
         for request, tokens, epoch in step.chunks:

@@ -72,7 +72,6 @@ class Request:
         "streaming",
         "taken",
         "target",
-        "waiting_since",
     )
 
     def __init__(
@@ -101,7 +100,6 @@ class Request:
         self.state = State.ARRIVING
         self.arrived_at = 0.0
         self.queued_at = 0.0
-        self.waiting_since = 0.0
         self.scheduled_at: float | None = None
         self.first_token_at: float | None = None
         self.first_token_sent_at: float | None = None

@@ -20,14 +20,12 @@ class Change:
 
     Attributes:
         conditions: attributes of `Conditions` with their new values.
-        drop_cache: all cached prefixes are forgotten.
     """
 
     at: float
     load: Load | None = None
     conditions: Mapping[str, float | int | None] = field(default_factory=dict)
     hung: bool | None = None
-    drop_cache: bool = False
 
     def apply(self, engine: Engine, traffic: PoissonTraffic) -> None:
         """Make it so."""
@@ -35,8 +33,6 @@ class Change:
             traffic.change(self.load, engine.now)
         for name, value in self.conditions.items():
             setattr(engine.conditions, name, value)
-        if self.drop_cache:
-            engine.pool.clear_idle()
         if self.hung is not None and self.hung != engine.conditions.hung:
             if self.hung:
                 engine.hang()

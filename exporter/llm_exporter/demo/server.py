@@ -16,13 +16,11 @@ from queue import Empty
 from typing import Any, ClassVar
 
 from llm_exporter.demo import facts, protocol
-from llm_exporter.demo.hardware import Hardware
-from llm_exporter.demo.live import Event, Pacer, Ticket
+from llm_exporter.demo.live import Event, Pacer, Ticket, learn, request_of
 from llm_exporter.demo.pages_sglang import SglangPage, negotiated
 from llm_exporter.demo.pages_vllm import VllmPage
-from llm_exporter.demo.request import Request
 from llm_exporter.demo.simulation import Simulation
-from llm_exporter.demo.text import block_keys, tokens_of
+from llm_exporter.demo.text import tokens_of
 
 _STREAM = "text/event-stream; charset=utf-8"
 _BODY_LIMIT = 16 << 20
@@ -239,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
         except protocol.Refusal as refusal:
             self._refuse(refusal)
             return
-        request = _request(call, simulation.engine.hardware)
+        request = request_of(call, simulation.engine.hardware)
         ticket = Ticket()
         pacer.submit(simulation, request, ticket)
         try:
@@ -287,7 +285,7 @@ class _Handler(BaseHTTPRequestHandler):
         while True:
             event = self._next(ticket)
             if event.kind == "token":
-                _learn(call, ticket.request)
+                learn(call, ticket.request)
                 protocol.token_event(call, None)
             elif event.kind == "reject":
                 refusal = protocol.busy(call.kind)
@@ -321,7 +319,7 @@ class _Handler(BaseHTTPRequestHandler):
                 begun = True
             events = [] if opened else protocol.opening(call)
             opened = True
-            _learn(call, ticket.request)
+            learn(call, ticket.request)
             last = len(call.sent) + 1 >= ticket.request.output_tokens
             events += protocol.token_event(call, ticket.request.finish_reason if last else None)
             if last:
@@ -346,22 +344,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _end_stream(self) -> None:
         self.wfile.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
-
-
-def _request(call: protocol.Call, hardware: Hardware) -> Request:
-    keys = block_keys(call.tokens, hardware.block_tokens)
-    return Request(
-        len(call.tokens),
-        call.output_tokens,
-        keys=keys,
-        max_tokens=call.max_tokens,
-        streaming=call.stream,
-        route=call.route,
-    )
-
-
-def _learn(call: protocol.Call, request: Request) -> None:
-    """What SGLang's /generate tells about a request, as far as it is known."""
-    call.cached_tokens = request.hit_tokens or 0
-    call.queue_seconds = (request.scheduled_at or request.queued_at) - request.queued_at
-    call.retractions = request.preemptions

@@ -26,8 +26,6 @@ class Load:
         prompt_tokens, output_tokens: medians of log-normal lengths, shared prefix not included; `spread` is their
             sigma.
         prefixes, prefix_tokens: number and length of the shared prefixes; 0 tokens: nothing is shared.
-        prefix_salt: another number makes all prefixes new (a timestamp in the system prompt changes like that with
-            every request: see `salted`).
         salted: every request has its own prefix text: nothing can hit although the prompts look alike.
         conversations: share of requests that continue an earlier one.
         stop_share: share that ends by itself before `max_tokens`.
@@ -43,7 +41,6 @@ class Load:
     spread: float = 0.5
     prefixes: int = 4
     prefix_tokens: int = 800
-    prefix_salt: int = 0
     salted: bool = False
     conversations: float = 0.2
     stop_share: float = 0.8
@@ -129,7 +126,7 @@ class PoissonTraffic:
             prefix = history
             keys = _keys(_CONVERSATION, conversation, history // self._block)
         elif prefix:
-            keys = _keys(_SHARED, rng.randrange(load.prefixes) + 1000 * load.prefix_salt, prefix // self._block)
+            keys = _keys(_SHARED, rng.randrange(load.prefixes), prefix // self._block)
         prompt = min(prefix + unique, room - limit)
         del keys[max(0, prompt - 1) // self._block :]
         stops = rng.random() < load.stop_share

@@ -23,7 +23,6 @@ _TOTALS = (
     "scheduled",
     "first_tokens",
     "finished",
-    "finished_stop",
     "aborted",
     "preempted",
     "steps",
@@ -32,7 +31,6 @@ _TOTALS = (
     "hit_tokens",
     "queried_tokens",
     "computed_tokens",
-    "recomputed_hit_tokens",
     "generated_tokens",
     "frontend_seconds",
     "queue_seconds",
@@ -160,7 +158,6 @@ class TruthLog(Observer):
 
     def resumed(self, request: Request, now: float, hit_tokens: int) -> None:
         self._moved(now, -1, 1)
-        self.total["recomputed_hit_tokens"] += hit_tokens
 
     def first_token(self, request: Request, now: float) -> None:
         total = self.total
@@ -185,7 +182,6 @@ class TruthLog(Observer):
         assert request.first_token_at is not None
         assert request.finished_at is not None
         total["finished"] += 1
-        total["finished_stop"] += request.finish_reason == "stop"
         total["finished_queue_seconds"] += request.scheduled_at - request.queued_at
         total["finished_prefill_seconds"] += request.first_token_at - request.scheduled_at
         total["finished_decode_seconds"] += request.last_token_at - request.first_token_at
