@@ -38,7 +38,7 @@ STYLE: dict[Any, Any] = {
     "path.simplify": True,
 }
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-HATCHES = {"useful": "", "idle": "..", "starved": "////", "throttled": "xxxx"}
+HATCHES = {"useful": "", "idle": "", "starved": "////", "throttled": "xxxx"}
 FILLS = {"useful": "#4a4a4a", "idle": "#ffffff", "starved": "#bdbdbd", "throttled": "#8fb3d9"}
 
 
