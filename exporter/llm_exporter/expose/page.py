@@ -47,35 +47,55 @@ def _labels(metric: Metric, sample: Sample | HistogramSample, **further: str) ->
     return f"{{{inside}}}" if inside else ""
 
 
+def _number(value: float) -> str:
+    """As the reference writes it; below a million that is Python's own form."""
+    return repr(float(value)) if value < 1e6 else _go_float(value)
+
+
 _Key = tuple[str, tuple[str, ...], tuple[str, ...], tuple[float, ...] | None]
 
 
+class _Written(NamedTuple):
+    """What was written of one sample: the unchanging part of each line, and the lines for these values."""
+
+    prefixes: list[str]
+    values: list[float]
+    text: str
+
+
 class LineWriter:
-    """Turns families into lines, and remembers the unchanging part of each line. One per owner, since labels rarely change."""
+    """Turns families into lines. It remembers what it wrote of each sample: labels rarely change, and many values stay as they are.
+
+    One per owner.
+    """
 
     def __init__(self) -> None:
-        self._prefixes: dict[_Key, list[str]] = {}
+        self._memory: dict[_Key, _Written] = {}
 
     def write(self, families: Iterable[Family]) -> dict[str, bytes]:
         """Metric name → its sample lines."""
-        used: dict[_Key, list[str]] = {}
+        memory = self._memory
+        used: dict[_Key, _Written] = {}
         written: dict[str, bytes] = {}
         for metric, samples in families:
-            lines: list[str] = []
+            texts: list[str] = []
             for sample in samples:
-                bounds = tuple(sample.bounds) if isinstance(sample, HistogramSample) else None
-                key = (metric.name, metric.labels, sample.labels, bounds)
-                prefixes = self._prefixes.get(key) or _prefixes(metric, sample)
-                used[key] = prefixes
                 if isinstance(sample, HistogramSample):
+                    bounds = tuple(sample.bounds)
                     values = [*sample.cumulative, sample.cumulative[-1], sample.sum]
-                    lines += [prefix + _go_float(value) for prefix, value in zip(prefixes, values, strict=True)]
                 else:
-                    lines.append(prefixes[0] + _go_float(sample.value))
-            if lines:
-                text = ("\n".join(lines) + "\n").encode()
-                written[metric.name] = written.get(metric.name, b"") + text
-        self._prefixes = used  # series that are gone leave the memory
+                    bounds, values = None, [sample.value]
+                key = (metric.name, metric.labels, sample.labels, bounds)
+                known = memory.get(key)
+                if known is None or known.values != values:
+                    prefixes = _prefixes(metric, sample) if known is None else known.prefixes
+                    text = "".join([prefix + _number(value) + "\n" for prefix, value in zip(prefixes, values, strict=True)])
+                    known = _Written(prefixes, values, text)
+                used[key] = known
+                texts.append(known.text)
+            if texts:
+                written[metric.name] = written.get(metric.name, b"") + "".join(texts).encode()
+        self._memory = used  # series that are gone leave the memory
         return written
 
 

@@ -26,7 +26,7 @@ def _quantiles(field: str, pick: Callable[[Quantile], float | None]) -> WindowDe
             return unknown(Status.NO_TRAFFIC)
         values: dict[tuple[str, ...], float] = {}
         for text, q in QUANTILES:
-            quantile = gained.quantile(q)
+            quantile = window.quantile(field, q)
             picked = pick(quantile) if quantile is not None else None
             if picked is not None:
                 values[(text,)] = picked

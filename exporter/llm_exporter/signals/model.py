@@ -184,6 +184,7 @@ class Signal:
         help: one sentence.
         reads: canonical fields without which there is no value; the frame answers for their absence.
         uses: further fields that it takes where they are.
+        metric: the published metric that this signal is.
         of_window, of_model, of_target: exactly one of them, the derivation; it also decides scope and the label `window`.
         labels: own labels, beside those of the scope and `window`.
         kind: gauge, or counter where the value only grows.
@@ -201,11 +202,14 @@ class Signal:
     kind: Kind = Kind.GAUGE
     bound: str = ""
     uses: tuple[str, ...] = ()
+    metric: Metric = field(init=False)
 
     def __post_init__(self) -> None:
         given = [d for d in (self.of_window, self.of_model, self.of_target) if d is not None]
         if len(given) != 1:
             raise ValueError(f"{self.name}: declare exactly one of of_window, of_model, of_target")
+        labels = SCOPE_LABELS[self.scope] + self.labels + (("window",) if self.windowed else ())
+        object.__setattr__(self, "metric", Metric(self.name, self.kind, self.unit, self.help, labels, self.bound))
 
     @property
     def scope(self) -> Scope:
@@ -216,9 +220,3 @@ class Signal:
     def windowed(self) -> bool:
         """Whether the signal has the label `window`."""
         return self.of_window is not None
-
-    @property
-    def metric(self) -> Metric:
-        """The published metric that this signal is."""
-        window = ("window",) if self.windowed else ()
-        return Metric(self.name, self.kind, self.unit, self.help, SCOPE_LABELS[self.scope] + self.labels + window, self.bound)

@@ -14,18 +14,22 @@ from llm_exporter.state.window import Window
 
 # A slope through fewer points is a guess.
 SLOPE_POINTS = 3
+# Pairs grow with the square: 31 points are 465 slopes, enough for a median that 1830 hardly move.
+SLOPE_POINTS_MOST = 31
 
 
 def theil_sen_slope(points: list[tuple[float, float]]) -> float | None:
     """Median of the slopes between all pairs of (seconds, value); None with too few points. Robust against single spikes.
 
-    Cost: pairs; a window of 5 min at 5 s has 61 points, 1830 pairs.
+    Cost: pairs; of more than SLOPE_POINTS_MOST points that many are taken, evenly, first and last among them.
     """
     if len(points) < 2:
         return None
-    if len(points) > 61:  # enough for a slope, and the pairs stay few
-        step = (len(points) - 1) / 60
-        points = [points[round(i * step)] for i in range(61)]
+    if all(value == points[0][1] for _, value in points):
+        return 0.0
+    if len(points) > SLOPE_POINTS_MOST:
+        step = (len(points) - 1) / (SLOPE_POINTS_MOST - 1)
+        points = [points[round(i * step)] for i in range(SLOPE_POINTS_MOST)]
     slopes = [(b - a) / (t2 - t1) for (t1, a), (t2, b) in combinations(points, 2) if t2 > t1]
     return median(slopes) if slopes else None
 

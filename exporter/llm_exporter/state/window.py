@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -58,7 +59,7 @@ class HistogramIncrease:
         if self.count <= 0 or len(self.bounds) < 2:
             return None
         rank = q * self.count
-        i = next(i for i, c in enumerate(self.cumulative) if c >= rank)
+        i = bisect_left(self.cumulative, rank)
         if i == len(self.bounds) - 1:
             return Quantile(self.bounds[-2], saturated=True, width=math.inf)
         low = self.bounds[i - 1] if i else 0.0
@@ -89,13 +90,14 @@ class Window:
         name: "1m" or "5m", or "" for a window of evidence.
     """
 
-    __slots__ = ("_histograms", "frames", "model", "name")
+    __slots__ = ("_histograms", "_quantiles", "frames", "model", "name")
 
     def __init__(self, frames: Sequence[Frame], model: str, name: str = "") -> None:
         self.frames = frames
         self.model = model
         self.name = name
         self._histograms: dict[str, HistogramIncrease | None] = {}
+        self._quantiles: dict[tuple[str, float], Quantile | None] = {}
 
     @property
     def seconds(self) -> float:
@@ -125,6 +127,14 @@ class Window:
             self._histograms[field] = self._histogram(field)
         return self._histograms[field]
 
+    def quantile(self, field: str, q: float) -> Quantile | None:
+        """The q-quantile of what the histogram gained; several signals ask for the same one."""
+        key = (field, q)
+        if key not in self._quantiles:
+            gained = self.histogram(field)
+            self._quantiles[key] = None if gained is None else gained.quantile(q)
+        return self._quantiles[key]
+
     def _histogram(self, field: str) -> HistogramIncrease | None:
         key = (self.model, field)
         head = self.frames[-1]
@@ -151,21 +161,28 @@ class Window:
     def _histogram_base(self, key: tuple[str, str], columns: HistogramColumns) -> Frame | None:
         """The oldest frame from which a difference makes sense: same edges, or none yet (born at zero)."""
         oldest: Frame | None = None
+        same = self.frames[-1].table
         for frame in reversed(self.frames[:-1]):
-            other = frame.table.histograms.get(key)
-            if other is not None and other.bounds != columns.bounds:
-                break
+            if frame.table is not same:
+                other = frame.table.histograms.get(key)
+                if other is not None and other.bounds != columns.bounds:
+                    break
+                same = frame.table
             oldest = frame
         return oldest
 
     def gauge(self, field: str, label: str = "") -> list[tuple[float, float]]:
         """(at, value) of a gauge over the window, oldest first; frames without it are left out."""
         key = (self.model, field)
-        found = []
-        for frame in self.frames:
-            position = frame.table.scalars.get(key, {}).get(label)
+        found: list[tuple[float, float]] = []
+        table: Table | None = None
+        position: int | None = None
+        for at, table_then, numbers in self.frames:
+            if table_then is not table:
+                table = table_then
+                position = table.scalars.get(key, {}).get(label)
             if position is not None:
-                found.append((frame.at, frame.numbers[position]))
+                found.append((at, numbers[position]))
         return found
 
 
