@@ -61,14 +61,20 @@ class SimulatedReaders:
     def read_gpus(self, now: float) -> GpuTick:
         """All simulated GPUs."""
         with self._pacer.lock:
+            self._advance()
             records = [record for _, simulation in self._servers for record in simulation.gpu_records()]
         up = SourceState(True)
         readings = tuple(gpu_reading_from_record(record, at=now) for record in records)
         return GpuTick(now, readings, dict.fromkeys(GPU_SOURCES, up))
 
+    def _advance(self) -> None:
+        for _, simulation in self._servers:
+            simulation.advance(self._pacer.now())
+
     def read_hosts(self, now: float) -> HostTick:
         """The simulated processes of all servers."""
         with self._pacer.lock:
+            self._advance()
             records = [(name, simulation.host_record()) for name, simulation in self._servers]
         readings = tuple(host_reading_from_record(record, target=name, at=now) for name, record in records)
         return HostTick(now, readings, {"host": SourceState(True)})
@@ -104,7 +110,7 @@ class Demonstration:
 
     def __init__(self, scenarios: Sequence[Scenario], engines: Sequence[str] = ENGINES, speed: float = 1.0) -> None:
         several = len(scenarios) > 1
-        pairs = [(scenario, engine) for scenario in scenarios for engine in engines]
+        pairs = self.pairs(scenarios, engines)
         wall = time.time()
         self.simulations: dict[str, Simulation] = {}
         for number, (scenario, engine) in enumerate(pairs):
@@ -122,6 +128,10 @@ class Demonstration:
             return Machine(page, count, _Gpus(readers), _Hosts(readers))
 
         self.daemon = Daemon(self.config_file, {}, machine=machine)
+
+    def pairs(self, scenarios: Sequence[Scenario], engines: Sequence[str]) -> list[tuple[Scenario, str]]:
+        """Which server plays what, in the order of the GPUs."""
+        return [(scenario, engine) for scenario in scenarios for engine in engines]
 
     def config_text(self) -> str:
         """The configuration that the exporter runs with."""
