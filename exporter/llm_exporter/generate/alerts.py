@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from llm_exporter.generate import alerts_engine, alerts_exporter, alerts_gpu, alerts_latency, alerts_probe
+from llm_exporter.generate import alerts_engine, alerts_exporter, alerts_gpu, alerts_latency, alerts_load, alerts_probe
 from llm_exporter.generate.alert import Alert, Severity
 
 _ORDER = {severity: position for position, severity in enumerate(Severity)}
 
 ALERTS: tuple[Alert, ...] = tuple(
     sorted(
-        (*alerts_engine.ALERTS, *alerts_latency.ALERTS, *alerts_probe.ALERTS, *alerts_gpu.ALERTS, *alerts_exporter.ALERTS),
+        (
+            *alerts_engine.ALERTS,
+            *alerts_load.ALERTS,
+            *alerts_latency.ALERTS,
+            *alerts_probe.ALERTS,
+            *alerts_gpu.ALERTS,
+            *alerts_exporter.ALERTS,
+        ),
         key=lambda alert: _ORDER[alert.severity],
     )
 )

@@ -111,7 +111,8 @@ def _burn(tier: Tier, severity: Severity, meaning: str, action: str) -> Alert:
         thresholds=(BURN_FACTOR[tier.name], BURN_FLOOR[tier.name]),
         blind="Requests that die before their first token are in no latency histogram: LLMErrorRateHigh and LLMProbeFailing cover them. "
         "When nothing is served at all the ratio is absent: LLMNoFirstTokens and LLMEngineStalled cover that. "
-        f"A tier whose limit is more than {HIGHEST_SHARE:%} of all requests is left out.",
+        "A target that is new is judged by as much of the window as there is. "
+        f"A tier whose limit is more than {HIGHEST_SHARE:.0%} of all requests is left out.",
     )
 
 
