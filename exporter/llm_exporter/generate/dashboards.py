@@ -48,7 +48,7 @@ ENGINE_SPECIFIC: Mapping[str, str] = {
 
 
 class PanelQuery(NamedTuple):
-    """One query of one panel. `needs` says what must be there for it to return anything."""
+    """One query of one panel; without what it `needs` it returns nothing."""
 
     board: str
     panel: str
@@ -59,7 +59,7 @@ class PanelQuery(NamedTuple):
 def queries() -> list[PanelQuery]:
     """Every query of every panel, with Grafana's variables; `rendered` fills them."""
     return [
-        PanelQuery(sheet.board.uid, panel.title, query.expr, panel.needs)
+        PanelQuery(sheet.board.uid, panel.title, query.expr, query.needs or panel.needs)
         for sheet in SHEETS
         for panel in sheet.panels()
         for query in panel.queries

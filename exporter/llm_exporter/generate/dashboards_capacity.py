@@ -45,6 +45,10 @@ def _record(record: str) -> str:
     return _once(over("last_over_time", _T.of(record), "10m"))
 
 
+def _past(ago: int) -> Needs | None:
+    return Needs.HISTORY if ago else None
+
+
 def _ago(metric: str, days: int) -> str:
     offset = f" offset {days}d" if days else ""
     return f"sum({_once(_S.of(metric) + offset, 'model')})"
@@ -60,20 +64,24 @@ _WHEN = Row(
         Panel(
             title="Hours of the last week",
             kind=Kind.HEAT_MAP,
-            queries=tuple(Query(_ago(_OUTPUT, days), "last 24 h" if not days else f"{days} d earlier") for days in range(_WEEK)),
+            queries=tuple(
+                Query(_ago(_OUTPUT, days), "last 24 h" if not days else f"{days} d earlier", needs=_past(days)) for days in range(_WEEK)
+            ),
             unit=TOKENS_PER_SECOND,
             by_series=True,
             time_from="24h",
             means="Output tokens a second: each row is a day, each column an hour of the day. The selection's targets together.",
             do="Dark columns on every row are the daily peak: size for it. Pale rows are the weekend: run fewer replicas.",
-            needs=Needs.HISTORY,
+            needs=Needs.RULES,
             width=12,
         ),
         Panel(
             title="Against the weeks before",
             kind=Kind.TIME_SERIES,
             queries=tuple(
-                Query(_ago(_OUTPUT, weeks * _WEEK), "now" if not weeks else f"{weeks} week{'s' if weeks > 1 else ''} ago")
+                Query(
+                    _ago(_OUTPUT, weeks * _WEEK), "now" if not weeks else f"{weeks} week{'s' if weeks > 1 else ''} ago", needs=_past(weeks)
+                )
                 for weeks in range(4)
             ),
             unit=TOKENS_PER_SECOND,

@@ -66,7 +66,7 @@ _HARDWARE = Row(
             kind=Kind.STAT,
             queries=(
                 now(f"sum by (job, instance) ({_G.less('gpu').of('llm_gpu_up')})", "there ({{instance}})"),
-                now(_G.less("gpu").of("llm_gpu_expected_devices"), "expected ({{instance}})"),
+                now(_G.less("gpu").of("llm_gpu_expected_devices"), "expected ({{instance}})", Needs.GPU_COUNT),
             ),
             means="GPUs that answer, and gpu.expected_count.",
             do="Fewer than expected: see the kernel's log for Xid 79.",
@@ -238,6 +238,7 @@ _TROUBLE = Row(
             "short",
             "Memory errors, and rows that wait to be remapped or could not be.",
             "Uncorrected or pending: reset the GPU when it is free. Remap failed: replace it.",
+            needs=Needs.GPU_MEMORY_ERRORS,
             alerts=("LLMGPUXidError",),
         ),
     ),

@@ -40,6 +40,8 @@ class Needs(StrEnum):
     SLO = "No SLO is configured (targets: slos:), no requests, or alerts/recording.yml is not loaded"
     GPU = "No readings of a GPU: see Sources on the Exporter board"
     GPM = "This GPU or driver does not measure it (GPM needs Hopper or newer): see Sources on the Exporter board"
+    GPU_COUNT = "gpu: expected_count: is not set in llm-exporter.yml"
+    GPU_MEMORY_ERRORS = "This GPU does not count memory errors"
     GPU_EVENT = "None seen since the exporter was started"
     GPU_OF_TARGET = "No GPU of this host serves a selected target: see Sources on the Exporter board"
     HOST = "No process of the target was found on this host: see Sources on the Exporter board"
@@ -62,11 +64,13 @@ class Query(NamedTuple):
         expr: PromQL with Grafana's variables.
         legend: Grafana's template of a series' name; in a table the name of the column that holds the value.
         instant: only the last value.
+        needs: what this query needs beyond its panel.
     """
 
     expr: str
     legend: str = ""
     instant: bool = False
+    needs: Needs | None = None
 
 
 class Code(NamedTuple):

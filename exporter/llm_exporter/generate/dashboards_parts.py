@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from llm_exporter.generate.dashboards_model import Code, Query, Variable
+from llm_exporter.generate.dashboards_model import Code, Needs, Query, Variable
 from llm_exporter.generate.promql import Matcher, equals, over, pattern, selector
 from llm_exporter.signals.bottleneck import CAUSES
 from llm_exporter.signals.engine import STATES
@@ -104,6 +104,6 @@ GPUS = Variable("gpu", "GPU", f"label_values(llm_gpu_info{{{_OF_EXPORTER}}}, gpu
 EXPORTERS = Selection(("job", "instance"))
 
 
-def now(expr: str, legend: str = "") -> Query:
+def now(expr: str, legend: str = "", needs: Needs | None = None) -> Query:
     """A query of which only the last value is shown."""
-    return Query(expr, legend, instant=True)
+    return Query(expr, legend, instant=True, needs=needs)

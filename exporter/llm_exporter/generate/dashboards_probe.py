@@ -111,8 +111,8 @@ _LENGTHS = Row(
             kind=Kind.TABLE,
             queries=(
                 now(_mean(cache="cold"), "Cold"),
-                now(_mean(cache="warm"), "Warm"),
-                now(f"{_mean(cache='warm')} / {_mean(cache='cold')}", "Warm of cold"),
+                now(_mean(cache="warm"), "Warm", Needs.LADDER),
+                now(f"{_mean(cache='warm')} / {_mean(cache='cold')}", "Warm of cold", Needs.LADDER),
             ),
             columns=("prompt_tokens", "target", "module", "instance"),
             number="prompt_tokens",
@@ -126,8 +126,8 @@ _LENGTHS = Row(
             title="Last run by context length",
             kind=Kind.BARS,
             queries=tuple(
-                now(per((*_RUN, "prompt_tokens"), _S.of(_TTFT, equals("cache", cache)), "max"), f"{cache} {_LENGTH}")
-                for cache in ("cold", "warm")
+                now(per((*_RUN, "prompt_tokens"), _S.of(_TTFT, equals("cache", cache)), "max"), f"{cache} {_LENGTH}", needs)
+                for cache, needs in (("cold", None), ("warm", Needs.LADDER))
             ),
             unit=SECONDS,
             least=0,

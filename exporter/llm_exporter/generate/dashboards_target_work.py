@@ -190,7 +190,7 @@ QUEUE = Row(
                 Query(WHERE.of("llm_requests_running"), "running {{model}}"),
                 Query(WHERE.of("llm_requests_waiting"), "waiting {{model}}"),
                 Query(WHERE.of("llm_requests_deferred"), "deferred {{model}}"),
-                Query(WHERE.of("llm_requests_running_limit"), "limit {{model}}"),
+                Query(WHERE.of("llm_requests_running_limit"), "limit {{model}}", needs=Needs.ENGINE_SPECIFIC),
             ),
             looks=(("limit", Look.LIMIT, ""),),
             least=0,
