@@ -11,6 +11,7 @@ from llm_exporter.config.model import Config, ProbeModule, Target
 from llm_exporter.config.secrets import credentials_headers
 from llm_exporter.config.urls import admits
 from llm_exporter.daemon.fleet import Fleet
+from llm_exporter.daemon.loop import first_offset
 from llm_exporter.daemon.pipeline import Pipeline
 from llm_exporter.daemon.schedule import At, Every, Job
 from llm_exporter.errors import SourceError, UsageError
@@ -28,8 +29,9 @@ log = logging.getLogger("llm_exporter.probes")
 OWNER = "probes"
 # Interval probes start up to this share of their interval off, so that targets are not probed in step.
 JITTER_SHARE = 0.1
-# The first probe comes once the first pages are in, not after a whole interval.
-FIRST_PROBE_SECONDS = 10.0
+# First probes come once the first pages are in, not after a whole interval, and spread over targets.
+SETTLE_SECONDS = 3.0
+SPREAD_SECONDS = 15.0
 
 
 def probe_target(target: Target) -> ProbeTarget:
@@ -95,13 +97,13 @@ class Probes:
         if wanted:
             self._pool.start()
         return {
-            f"probe {target} {name}": Job("probe", self._when(module), self._work(target, name), (module, self._targets[target].url))
+            f"probe {target} {name}": Job("probe", self._when(f"{target} {name}", module), self._work(target, name), (module, self._targets[target].url))
             for (target, name), module in wanted.items()
         }
 
-    def _when(self, module: ProbeModule) -> Every | At:
+    def _when(self, name: str, module: ProbeModule) -> Every | At:
         if module.interval is not None:
-            return Every(module.interval, module.interval * JITTER_SHARE, first=min(module.interval, FIRST_PROBE_SECONDS))
+            return Every(module.interval, module.interval * JITTER_SHARE, first=SETTLE_SECONDS + first_offset(name, min(module.interval, SPREAD_SECONDS)))
         crontab, timezone = module.schedule or "", module.timezone
 
         def following(after: datetime) -> datetime:

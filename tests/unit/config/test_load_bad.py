@@ -93,7 +93,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "budget": (MODULE % "interval: 1m, prompt_tokens: [100, 200], repeat: 2, budget_tokens_per_hour: 599", ["3: probe_modules.m.budget_tokens_per_hour: value 599: is less than one run needs (600 tokens); write at least 600"]),
     "prompt tokens": (MODULE % "interval: 1m, prompt_tokens: [64, 0]", ["3: probe_modules.m.prompt_tokens[1]: value 0: must be at least 1"]),
     "cache": (MODULE % "interval: 1m, cache: hot", ["3: probe_modules.m.cache: value hot: must be cold or warm"]),
-    "endpoint": (MODULE % "interval: 1m, endpoint: /generate", ["3: probe_modules.m.endpoint: value /generate: is no completions endpoint; write /v1/chat/completions or /v1/completions"]),
+    "endpoint": (MODULE % "interval: 1m, endpoint: /v1/models", ["3: probe_modules.m.endpoint: value /v1/models: is no endpoint that generates; write /v1/chat/completions, /v1/completions or, for SGLang, /generate"]),
     "GPUs": (target("gpus: [0, 0, x]"), ["1: targets[0].gpus[1]: value 0: stands there twice; remove one"]),
     "GPU name": (target("gpus: [x]"), ['1: targets[0].gpus[0]: value x: is neither an index nor a UUID; write 0, GPU-…, MIG-… or, for a MIG device, "0.1"']),
     "no GPU": (target("gpus: []"), ["1: targets[0].gpus: is an empty list; write none where the target uses no GPU of this machine"]),
