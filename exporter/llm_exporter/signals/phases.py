@@ -12,6 +12,10 @@ from llm_exporter.state.window import HistogramIncrease, Window
 
 # Populations that differ by more than this share are not subtracted from each other (SIGNALS 0.1).
 SKEW_LIMIT = 0.1
+# A rest is not told where the drift of what is subtracted could make more than this share of it.
+DRIFT_LIMIT = 0.5
+# Fewer scrapes cannot be halved.
+DRIFT_SCRAPES = 4
 
 
 def population_skew(counts: list[float]) -> float:
@@ -31,6 +35,21 @@ def ttft_residual(ttft: HistogramIncrease, parts: list[HistogramIncrease]) -> fl
         return None
     rest = whole - sum(mean for mean in means if mean is not None)
     return rest if rest >= 0 else None
+
+
+def drift_seconds(window: Window, field: str, lag: float) -> float:
+    """By how much the mean of a histogram may have moved within `lag` seconds, judged by the two halves of the window; 0 where not known.
+
+    Two metrics that book the same requests `lag` seconds apart see different requests. While a queue grows, the later ones waited longer, and
+    the difference of the two means is that growth and nothing else; counts, which agree, do not show it.
+    """
+    frames = window.frames
+    if len(frames) < DRIFT_SCRAPES or window.seconds <= 0:
+        return 0.0
+    middle = len(frames) // 2
+    halves = [Window(part, window.model).histogram(field) for part in (frames[: middle + 1], frames[middle:])]
+    means = [half.mean for half in halves if half is not None and half.mean is not None]
+    return abs(means[1] - means[0]) / (window.seconds / 2) * lag if len(means) == 2 else 0.0
 
 
 def _phases(view: ModelView, window: Window) -> Outcome:
@@ -55,7 +74,9 @@ def _phases(view: ModelView, window: Window) -> Outcome:
         rest = None
         if population_skew([ttft.count, *(part.count for part in parts)]) <= SKEW_LIMIT:
             rest = ttft_residual(ttft, parts)
-        if rest is None:
+        # where the phases come when a request finishes, they lag by its decode time behind the first token
+        lag = decode.mean if decode is not None and decode.mean is not None else 0.0
+        if rest is None or drift_seconds(window, "request_queue_time", lag) > DRIFT_LIMIT * rest:
             status = Status.SKEWED
         else:
             values[("frontend",)] = rest
@@ -74,7 +95,8 @@ def _decode_by_difference(window: Window) -> float | Status | None:
         return None
     if population_skew([whole.count, ttft.count]) > SKEW_LIMIT or whole.mean < ttft.mean:
         return Status.SKEWED
-    return whole.mean - ttft.mean
+    rest = whole.mean - ttft.mean
+    return Status.SKEWED if drift_seconds(window, "time_to_first_token", rest) > SKEW_LIMIT * rest else rest
 
 
 def _prefill_share(_: ModelView, window: Window) -> Outcome:
