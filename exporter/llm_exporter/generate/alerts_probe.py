@@ -50,7 +50,8 @@ FAILING = Alert(
     hold=60,
     expression=_failing,
     thresholds=(PROBE_BAD_RATIO, PROBE_RUNS),
-    blind="Targets without probes. Modules that send fewer than three requests in half an hour. Requests that are refused for what the probe "
+    blind="Targets without probes. Modules that send fewer than three requests in half an hour. "
+    "Requests that are refused for what the probe "
     "itself asks or shows (401, 404 and the like) open LLMProbeMisconfigured, also where users are refused alike.",
 )
 
