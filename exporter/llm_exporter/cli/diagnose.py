@@ -16,6 +16,7 @@ from llm_exporter.cli.diagnose_text import print_diagnosis
 from llm_exporter.cli.measuring import parse_headers
 from llm_exporter.config.model import Config, Target
 from llm_exporter.daemon.diagnosing import Watch, document
+from llm_exporter.daemon.logs import set_up
 from llm_exporter.daemon.loop import next_due
 from llm_exporter.daemon.machine import Machine
 from llm_exporter.daemon.published import declared
@@ -51,6 +52,7 @@ def command(
     It sends no requests but reads the metrics once or twice a second, and, where the server runs on this machine, its GPUs and processes.
     A token from LLM_EXPORTER_TOKEN is sent as a bearer token. Exit code 1 where the server cannot be read.
     """
+    set_up("error", "logfmt")  # what is missing stands in the diagnosis
     base = base_url(url, metrics_path)
     sent = parse_headers(headers, os.environ)
     tls = TlsFiles(ca_file=ca_file or "", insecure_skip_verify=insecure)

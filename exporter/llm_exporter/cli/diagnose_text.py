@@ -183,6 +183,6 @@ def _advice(console: Console, found: Diagnosis) -> None:
             _line(console, f"       {flag}")
     if any(row.flags for row in found.advice):
         checked = CHECKED.get(found.engine)
-        release = f" of {found.engine} {found.version}" if found.version else ""
-        if checked:
+        if checked and checked != found.version:
+            release = f" of {found.engine} {found.version}" if found.version else ""
             _line(console, f"     (flags looked up in {found.engine} {checked}; `--help`{release} decides)", "dim")
