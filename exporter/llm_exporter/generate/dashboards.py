@@ -19,6 +19,7 @@ from llm_exporter.generate import (
     dashboards_probe,
     dashboards_target,
 )
+from llm_exporter.generate.dashboards_doc import dashboards_markdown
 from llm_exporter.generate.dashboards_model import Needs, Sheet
 from llm_exporter.generate.panels import dashboard_json
 from llm_exporter.generate.promql import duration
@@ -76,10 +77,11 @@ def rendered(query: str, *, target: str, rate_interval: str = "1m", time_range: 
 
 
 def dashboard_artefacts(settings: RuleSettings) -> dict[str, str]:
-    """Everything below dashboards/."""
+    """Everything below dashboards/, and docs/dashboards.md."""
     files = {f"dashboards/{sheet.board.uid}.json": dashboard_json(sheet, settings) for sheet in SHEETS}
     return {
         **files,
+        "docs/dashboards.md": dashboards_markdown(SHEETS),
         "dashboards/provisioning/datasources/llm-exporter.yml": _yaml(_data_sources(settings)),
         "dashboards/provisioning/dashboards/llm-exporter.yml": _yaml(_providers()),
     }

@@ -42,11 +42,6 @@ class Selection(NamedTuple):
         return Selection(tuple(name for name in self.names if name not in names), self.single)
 
 
-def total(expression: str, *dropped: str) -> str:
-    """Sum over labels that are dropped."""
-    return f"sum without ({', '.join(dropped)}) ({expression})"
-
-
 def per(labels: Iterable[str], expression: str, operator: str = "sum") -> str:
     """An aggregation that keeps job, instance and these labels."""
     return f"{operator} by ({', '.join(('job', 'instance', *labels))}) ({expression})"

@@ -161,7 +161,11 @@ _LENGTHS = Row(
         Panel(
             title="Distribution over runs",
             kind=Kind.HEAT_MAP,
-            queries=(Query(f"sum by (le) ({_S.increase(_DISTRIBUTION + '_bucket')})", "{{le}}"),),
+            queries=(
+                Query(
+                    f"sum by (le) (max by (target, module, prompt_tokens, cache, le) ({_S.increase(_DISTRIBUTION + '_bucket')}))", "{{le}}"
+                ),
+            ),
             unit=SECONDS,
             means="Time to first token of all probe requests of the selection.",
             do="Select one target and module for a clean picture.",

@@ -29,7 +29,7 @@ from llm_exporter.generate.dashboards_parts import (
     coded,
     mean_of,
     now,
-    total,
+    per,
 )
 from llm_exporter.generate.dashboards_target_work import LAST_MINUTE, MODEL, OTHER, QUEUE, TTFT, WHERE, WORK
 from llm_exporter.generate.promql import equals, none_of
@@ -240,7 +240,7 @@ _FIRST = Row(
         Panel(
             title="Distribution of the time to first token",
             kind=Kind.HEAT_MAP,
-            queries=(Query(f"sum by (le) ({WHERE.increase(TTFT + '_bucket')})", "{{le}}"),),
+            queries=(Query(f"max by (le) ({per(('le',), WHERE.increase(TTFT + '_bucket'))})", "{{le}}"),),
             unit=SECONDS,
             means="How many requests fell into each bucket, over time. Two bands are two kinds of request: short and long, hit and miss.",
             do="A band that wanders upwards is load; a second band that appears is a new kind of prompt.",
@@ -297,7 +297,7 @@ _PROBES = Row(
         Panel(
             title="Probe results",
             kind=Kind.TIME_SERIES,
-            queries=(Query(total(_T.increase("llm_probe_requests_total"), "model") + " > 0", "{{result}} {{module}}"),),
+            queries=(Query(f"{_T.increase('llm_probe_requests_total')} > 0", "{{result}} {{module}}"),),
             looks=(("", Look.BARS, ""),),
             least=0,
             means="Probe requests by result.",

@@ -106,7 +106,7 @@ def _variable(variable: Variable) -> Any:
     )
     return {
         **template.to_json_data(),
-        "query": {"query": variable.query, "refId": f"variable-{variable.name}", "qryType": 1},
+        "query": {"query": variable.query, "refId": "PrometheusVariableQueryEditor-VariableQuery", "qryType": 1},
         "current": {"text": "", "value": ""} if variable.single else {"selected": True, "text": ["All"], "value": ["$__all"]},
         **_WRITTEN_OUT,
     }

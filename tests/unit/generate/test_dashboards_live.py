@@ -98,6 +98,8 @@ def ask(listen: str, query: str) -> list[Any]:
             return found
     except urllib.error.HTTPError as error:
         with error:
+            if error.code == 503:  # still starting
+                return []
             raise AssertionError(f"{query}\n{error.read().decode()}") from None
     except (urllib.error.URLError, ConnectionError):
         return []

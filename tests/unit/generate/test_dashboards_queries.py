@@ -75,6 +75,13 @@ def test_only_the_board_of_one_target_shows_gauges_of_a_window() -> None:
     assert {query.board for query in QUERIES if metrics_of(query.query) & WINDOWED} == {"llm-target"}
 
 
+def test_two_exporters_of_the_same_targets_are_not_added_up() -> None:
+    """A sum keeps job and instance, or is one over values of which the highest was taken first."""
+    for query in QUERIES:
+        for labels, inner in re.findall(r"\b(?:sum|avg|count)(?: by \(([^()]*)\))? \(?(.{7})", query.query.replace("sum(", "sum (")):
+            assert {"job", "instance"} <= set(labels.split(", ")) or inner.lstrip("(").startswith("max by"), query
+
+
 def test_ranges_grow_with_the_scrape_interval() -> None:
     """$__interval shrinks below the scrape interval when zooming in; a fixed rate may be shorter than four scrapes."""
     windows = [found for query in QUERIES for found in re.findall(r"\b(?:rate|increase)\([^\[\]]*\[([^\]]*)\]", query.query)]
