@@ -1,17 +1,21 @@
-"""Crontab expressions (`0 8 * * mon`): checked and split, with weekdays by name.
+"""Crontab expressions (`0 8 * * mon`): checked, split with weekdays by name, and when they come due in a time zone.
 
-Cron counts weekdays from Sunday, schedulers written in Python often from Monday; names mean the same everywhere, so `parse_crontab`
-gives names. `daemon/schedule.py` hands the fields to its scheduler.
+A local time that the clocks skip comes as many minutes later as they skip (03:30 at 04:30); one that comes twice counts the first time.
+`daemon/schedule.py` is told moments and owns the scheduler.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _LONGEST_MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_SEARCH_DAYS = 366 * 8 + 2  # 29 February comes at least that often
 _EXAMPLE = 'write five fields, for example "0 8 * * mon" (minute hour day month weekday)'
 
 
@@ -78,3 +82,56 @@ def _number(text: str, what: str, low: int, high: int, names: tuple[str, ...]) -
         return int(text)
     allowed = f"{low} to {high}" + (f" or {names[0]} to {names[-1]}" if names else "")
     raise ValueError(f"has the {what} {text!r}; write {allowed}")
+
+
+def next_fire(crontab: str, timezone: str, after: datetime) -> datetime:
+    """First scheduled moment after `after`, in UTC.
+
+    Raises:
+        ValueError: the crontab is none, or never comes due.
+    """
+    fields, zone = parse_crontab(crontab), ZoneInfo(timezone)
+    local = after.astimezone(zone).date()
+    # A moment moved by a clock change may belong to the day before.
+    for offset in range(-1, _SEARCH_DAYS):
+        for moment in _moments(fields, zone, local + timedelta(days=offset)):
+            if moment > after:
+                return moment
+    raise ValueError(f"the schedule {crontab!r} never comes due")
+
+
+def previous_fire(crontab: str, timezone: str, until: datetime) -> datetime:
+    """Last scheduled moment at or before `until`, in UTC.
+
+    Raises:
+        ValueError: as `next_fire`.
+    """
+    fields, zone = parse_crontab(crontab), ZoneInfo(timezone)
+    local = until.astimezone(zone).date()
+    for offset in range(1, -_SEARCH_DAYS, -1):
+        for moment in reversed(_moments(fields, zone, local + timedelta(days=offset))):
+            if moment <= until:
+                return moment
+    raise ValueError(f"the schedule {crontab!r} never comes due")
+
+
+def _moments(fields: Crontab, zone: ZoneInfo, day: date) -> Sequence[datetime]:
+    """Scheduled moments that belong to a local day, in UTC, ascending, each once."""
+    if not _has(fields.month, day.month) or not _has(fields.day, day.day):
+        return ()
+    if fields.weekday != "*" and WEEKDAYS[day.isoweekday() % 7] not in fields.weekday.split(","):
+        return ()
+    moments = set()
+    for hour in _values(fields.hour, 24):
+        for minute in _values(fields.minute, 60):
+            # fold=0: the first of two; in a gap it is read with the offset before it, which is the shift that we want.
+            moments.add(datetime(day.year, day.month, day.day, hour, minute, tzinfo=zone).astimezone(UTC))
+    return sorted(moments)
+
+
+def _values(field: str, count: int) -> Sequence[int]:
+    return range(count) if field == "*" else [int(part) for part in field.split(",")]
+
+
+def _has(field: str, value: int) -> bool:
+    return field == "*" or str(value) in field.split(",")

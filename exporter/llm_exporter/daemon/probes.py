@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
+from llm_exporter.config.crontab import next_fire
 from llm_exporter.config.model import Config, ProbeModule, Target
 from llm_exporter.config.secrets import credentials_headers
 from llm_exporter.config.urls import admits
@@ -21,7 +22,6 @@ from llm_exporter.probing.manners import EngineView
 from llm_exporter.probing.pool import ProbePool, ProbeProcessLost
 from llm_exporter.probing.results import ResultStore
 from llm_exporter.probing.runner import Outcome, ProbeRunner, ProbeTarget
-from llm_exporter.report.schedule import next_fire
 from llm_exporter.sources.probe import TlsSettings
 
 log = logging.getLogger("llm_exporter.probes")

@@ -12,11 +12,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from llm_exporter.config.crontab import next_fire
 from llm_exporter.config.model import Report
 from llm_exporter.daemon.schedule import At, Every, Job
 from llm_exporter.expose.page import Page
 from llm_exporter.report import directory
-from llm_exporter.report.schedule import Run, command_line, due, next_fire
+from llm_exporter.report.schedule import Run, command_line, due
 
 log = logging.getLogger("llm_exporter.reviews")
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_exporter.report.schedule import Run, command_line, due, next_fire, previous_fire, scheduled, stamp_name
+from llm_exporter.config.crontab import next_fire, previous_fire
+from llm_exporter.report.schedule import Run, command_line, due, scheduled, stamp_name
 
 CASE = Path(__file__).parents[2] / "fixtures" / "report" / "SCH-01"
 HELSINKI = ZoneInfo("Europe/Helsinki")
