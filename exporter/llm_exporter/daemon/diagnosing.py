@@ -258,7 +258,7 @@ def _cannot_tell(evidence: Evidence) -> tuple[str, ...]:
         found.append(WITHOUT_GPU)
     elif evidence.busy_from == "nvml":
         found.append(WITHOUT_GPM)
-    if evidence.hot is None and evidence.run_delay is None:
+    if evidence.run_delay is None and evidence.cfs is None:
         found.append(WITHOUT_HOST)
     return tuple(found)
 

@@ -213,6 +213,20 @@ REMEDIES: tuple[Remedy, ...] = (
         {"sglang": (Flag("--schedule-conservativeness ↓", note="towards 0.3"),), "vllm": (Flag("check --scheduler-reserve-full-isl"),)},
     ),
     Remedy(
+        "overload",
+        "Requests come faster than this server takes them in.",
+        "the load: more than one replica can serve within its limits",
+        "A queue that does not drain only moves the wait; beyond the sustainable load every further request waits longer.",
+        lambda s: 0.4 if s.cause == "queue" else 0.0,
+        lambda s: (share("queue's share of TTFT", s.evidence.queue_share), of("running", s.running, s.running_limit), count("waiting", s.waiting)),
+        ("queue",),
+        "Add replicas, spread requests better between them, or refuse what cannot be served in time.",
+        {
+            "vllm": (Flag("--max-num-queued-reqs N", since="0.32", note="refuses instead of letting everybody wait"),),
+            "sglang": (Flag("--max-queued-requests N", note="refuses instead of letting everybody wait"),),
+        },
+    ),
+    Remedy(
         "kv_full",
         "The KV cache is full: requests wait for room or are thrown back.",
         "too many or too long requests at once for the memory that is left beside the weights",
