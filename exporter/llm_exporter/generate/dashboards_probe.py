@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llm_exporter.generate.boards import PROBE
 from llm_exporter.generate.dashboards_model import RATIO, SECONDS, TOKENS_PER_SECOND, Kind, Look, Needs, Panel, Query, Row, Sheet
-from llm_exporter.generate.dashboards_parts import FAILED_GOOD, INSTANCE, JOB, MODULES, TARGETS, Selection, now, per
+from llm_exporter.generate.dashboards_parts import FAILED_GOOD, INSTANCE, JOB, MODULES, NO_YES, TARGETS, Selection, now, per
 from llm_exporter.generate.promql import equals
 from llm_exporter.generate.thresholds import PROBE_BAD_RATIO
 
@@ -209,8 +209,9 @@ _PARTS = Row(
             title="Stream held back",
             kind=Kind.STATES,
             queries=(Query(per(_RUN, _S.of("llm_probe_stream_buffered"), "max"), _ONE),),
+            codes=NO_YES,
             unit="none",
-            means="1: the output came in one burst, so something between engine and probe buffers the stream.",
+            means="yes: the output came in one burst, so something between engine and probe buffers the stream.",
             do="Turn response buffering off in the proxy (nginx: proxy_buffering off).",
             needs=Needs.PROBE,
             no_value="No probe with enough pieces of output to say",

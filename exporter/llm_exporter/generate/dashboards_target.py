@@ -89,7 +89,7 @@ _STATE = Row(
         Panel(
             title="Restarts",
             kind=Kind.STAT,
-            queries=(now(f"increase({_T.of('llm_engine_restarts_total')}[$__range])", "{{instance}}"),),
+            queries=(now(f"round(increase({_T.of('llm_engine_restarts_total')}[$__range]))", "{{instance}}"),),
             means="Restarts of the engine within the time range.",
             do="More than one that nobody ordered: read the log of the process before.",
             needs=Needs.TARGET,

@@ -143,6 +143,16 @@ def test_exporter_prometheus_and_alertmanager_come_up_and_find_each_other(progra
         wait_for(f"{base}/api/v1/targets?state=active", all_up, *started["prometheus"])
 
 
+@pytest.mark.slow
+def test_the_demo_comes_up_as_the_compose_file_starts_it(tmp_path: Path) -> None:
+    ports = {name: free_port() for name in PORTS}
+    words = [sys.executable, "-m", "llm_exporter", *command("demo", tmp_path, ports)]
+    with running(words, tmp_path) as process:
+        page = f"http://127.0.0.1:{ports['exporter']}"
+        wait_for(f"{page}/-/healthy", bool, process, tmp_path)
+        wait_for(f"{page}/metrics", lambda text: text.count("\nllm_target_up{") == 2, process, tmp_path)
+
+
 def test_health_check_of_the_image_is_what_a_shell_would_run() -> None:
     """The words behind CMD, run against a server that is not there: it fails, and fast."""
     text = (ROOT / "deploy" / "Dockerfile").read_text()

@@ -94,12 +94,12 @@ def test_ranges_grow_with_the_scrape_interval() -> None:
 def test_variables_are_declared_and_used_safely(path: str) -> None:
     made = json.loads(dashboard_artefacts(RuleSettings())[path])
     variables = {variable["name"]: variable for variable in made["templating"]["list"]}
-    builtin = {"__rate_interval", "__range", "__url_time_range", "__data", "__field"}
+    builtin = {"__rate_interval", "__range", "__url_time_range", "__data", "__field", "__all"}
     texts = [target["expr"] for panel in made["panels"] for target in panel.get("targets", [])]
     texts += [mark["expr"] for mark in made["annotations"]["list"]]
     texts += [variable["query"]["query"] for variable in variables.values() if variable["type"] == "query"]
+    assert set(VARIABLE.findall(json.dumps(made))) <= set(variables) | builtin, "legends, titles and links too"
     for text in texts:
-        assert set(VARIABLE.findall(text)) <= set(variables) | builtin
         for operator, name in re.findall(r'(=~|!~|!=|=)"\$(\w+)"', text):
             assert operator == ("=~" if variables[name]["multi"] else "="), text
         assert not re.search(r"\$\{\w+:|\[\[", text), "a format of ours would be escaped a second time"
