@@ -97,7 +97,10 @@ def _canonical(view: TargetView, models: Sequence[ModelView], statuses: Statuses
                 continue
             labels = (view.config.name, view.store.engine, model.model)
             if metric.kind is Kind.HISTOGRAM:
-                samples += _histogram(model, field, labels)
+                histograms = _histogram(model, field, labels)
+                if not histograms:
+                    statuses.note(metric.name, "", Status.NOT_EXPOSED)
+                samples += histograms
             elif len(metric.labels) > len(MODEL_LABELS):
                 samples += [Sample((*labels, label), value) for label, value in model.values(field).items()]
             else:

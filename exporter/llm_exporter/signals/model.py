@@ -166,7 +166,8 @@ class TargetView:
         merged = self.store.latest
         if merged is None or not self.fresh:
             return ()
-        return tuple(ModelView(self, model, merged) for model in merged.table.models)
+        # a page of which nothing is understood still has one, nameless model: it says of every signal why it is missing
+        return tuple(ModelView(self, model, merged) for model in merged.table.models or ("",))
 
 
 ModelDerivation = Callable[[ModelView], Outcome]
