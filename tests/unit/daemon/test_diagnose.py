@@ -371,3 +371,10 @@ def test_a_watch_of_less_than_fifteen_seconds_is_refused() -> None:
     result = run("http://h:8000", "--watch", "10")
     assert result.exception is not None
     assert "15" in str(result.exception)
+
+
+def test_every_key_of_the_json_is_documented() -> None:
+    text = (H200.parents[3] / "docs" / "diagnose.md").read_text()
+    found = document(watched("mid-cache_heavy"), "http://gpu-7:8000")
+    keys = set(found) | set(found["verdict"]) | set(found["time_to_first_token"]) | set(found["advice"][0])
+    assert [key for key in sorted(keys) if f"`{key}`" not in text] == []
