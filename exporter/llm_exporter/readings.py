@@ -118,6 +118,7 @@ FIELDS: tuple[Field, ...] = (
     Field("prefill_effective_tokens", _C, _T, "Prefill tokens without those counted again after a retraction, by mode: input, device_hit, host_hit, storage_hit.", "", "mode"),
     Field("recomputed_input_tokens", _C, _T, "Prompt tokens thrown away by retractions."),
     Field("evicted_tokens",         _C, _T, "Tokens evicted from the prefix cache."),
+    Field("streamed_request_latency", _H, _S, "SGLang: as e2e_request_latency, of streaming requests only, of which its time to first token is."),
     Field("request_process_time",   _H, _S, "SGLang: time from the scheduler's receipt of a request to its entry into the waiting queue."),
     Field("forward_execution_seconds", _C, _S, "GPU seconds inside forward passes, by category (SGLang with its device timer).", "", "category"),
     Field("scheduler_idle_seconds", _C, _S, "Wall seconds in which the scheduler had no work.", "", merge=Merge.SUM),

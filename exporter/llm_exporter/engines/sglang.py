@@ -117,6 +117,8 @@ ROWS = (
         born_with=REQUESTS_SEEN),
     Row("e2e_request_latency", newest((":e2e_request_latency_seconds", "0.3.5.post2")), Counted.FINISH, "Aborted requests are in it.",
         born_with=REQUESTS_SEEN),
+    Row("streamed_request_latency", (one(Source(":e2e_request_latency_seconds", "0.3.5.post2", STREAMED)),), Counted.FINISH,
+        "Streaming requests only from 0.5.17 on; before, the others are in it. Aborted requests are in it.", born_with=REQUESTS_SEEN),
     Row("request_queue_time", newest((":queue_time_seconds", "0.5.3"), (":queue_time_s", "0.5.2")), Counted.ADMISSION,
         "A second wait, after a retraction, is not in it. Until 0.5.11 nothing is told between 0 and 0.1 s.", born_with=FORWARDS_SEEN),
     Row("request_prefill_time", (one(Source(_STAGE, "0.5.3", values(stage="prefill_forward"))),), Counted.FIRST_TOKEN,

@@ -88,9 +88,15 @@ def _phases(view: ModelView, window: Window) -> Outcome:
     return Outcome(values, status)
 
 
+def _whole_latency(window: Window) -> HistogramIncrease | None:
+    """Of the requests whose first tokens are known: streams only, where the engine tells them apart."""
+    streamed = window.histogram("streamed_request_latency")
+    return streamed if streamed is not None else window.histogram("e2e_request_latency")
+
+
 def _decode_by_difference(window: Window) -> float | Status | None:
     """Mean decode time where the engine has no metric of it (SGLang): whole latency less time to first token, of matching populations."""
-    whole, ttft = window.histogram("e2e_request_latency"), window.histogram("time_to_first_token")
+    whole, ttft = _whole_latency(window), window.histogram("time_to_first_token")
     if whole is None or ttft is None or whole.mean is None or ttft.mean is None:
         return None
     if population_skew([whole.count, ttft.count]) > SKEW_LIMIT or whole.mean < ttft.mean:
@@ -123,6 +129,6 @@ def _prefill_share(_: ModelView, window: Window) -> Outcome:
 
 # fmt: off
 SIGNALS: tuple[Signal, ...] = (
-    Signal("llm_request_phase_mean_seconds", Unit.SECONDS, "Mean time of requests by phase in the window: queue, prefill, decode, and frontend (time to first token less queue and prefill: tokenising, API server, event loop).", of_window=_phases, labels=("phase",), bound="phase (4) × window (2) per model", uses=("request_queue_time", "request_prefill_time", "request_decode_time", "time_to_first_token", "e2e_request_latency", "request_process_time")),
-    Signal("llm_prefill_time_share_ratio", Unit.RATIO, "Share of prefill: by request_time, prefill ÷ (prefill + decode) of requests' time, which is not GPU time; by device_timer, of GPU time, where the engine has it.", of_window=_prefill_share, labels=("method",), bound="method (2) × window (2) per model", uses=("request_prefill_time", "request_decode_time", "e2e_request_latency", "time_to_first_token", "forward_execution_seconds")),
+    Signal("llm_request_phase_mean_seconds", Unit.SECONDS, "Mean time of requests by phase in the window: queue, prefill, decode, and frontend (time to first token less queue and prefill: tokenising, API server, event loop).", of_window=_phases, labels=("phase",), bound="phase (4) × window (2) per model", uses=("request_queue_time", "request_prefill_time", "request_decode_time", "time_to_first_token", "e2e_request_latency", "streamed_request_latency", "request_process_time")),
+    Signal("llm_prefill_time_share_ratio", Unit.RATIO, "Share of prefill: by request_time, prefill ÷ (prefill + decode) of requests' time, which is not GPU time; by device_timer, of GPU time, where the engine has it.", of_window=_prefill_share, labels=("method",), bound="method (2) × window (2) per model", uses=("request_prefill_time", "request_decode_time", "e2e_request_latency", "streamed_request_latency", "time_to_first_token", "forward_execution_seconds")),
 )

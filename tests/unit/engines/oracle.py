@@ -156,6 +156,7 @@ def sglang(page: RawPage) -> dict[str, Any]:
         "inter_token_latency": first(h("sglang:inter_token_latency_seconds"), h("sglang:time_per_output_token_seconds")),
         "time_per_output_token": h("sglang:request_time_per_output_token_seconds"),
         "e2e_request_latency": h("sglang:e2e_request_latency_seconds"),
+        "streamed_request_latency": h("sglang:e2e_request_latency_seconds", **({"is_streaming": "true"} if streams else {})),
         "request_queue_time": h("sglang:queue_time_seconds"),
         "request_prefill_time": h(stage, stage="prefill_forward"),
         "request_process_time": h(stage, stage="request_process"),
