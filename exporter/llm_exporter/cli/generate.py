@@ -15,7 +15,7 @@ from llm_exporter.errors import UsageError
 from llm_exporter.generate.artefacts import Producer, alert_artefacts, collect, drift, runbook_artefacts, write
 from llm_exporter.generate.notes import notes_of
 from llm_exporter.generate.settings import RuleSettings, settings_of
-from llm_exporter.report.recorded import RECORDS
+from llm_exporter.signals.review_records import RECORDS
 
 KINDS = ("dashboards", "alerts", "docs", "all")
 

@@ -16,7 +16,7 @@ import numpy as np
 from llm_exporter.errors import FetchError
 from llm_exporter.report.grid import Floats, Grid, stamp
 from llm_exporter.report.query import Prometheus
-from llm_exporter.report.recorded import COARSE_SECONDS, FACTS, RECORD, RECORDS, STEP_SECONDS, Record
+from llm_exporter.signals.review_records import COARSE_SECONDS, FACTS, RECORD, RECORDS, STEP_SECONDS, Record
 from llm_exporter.report.wire import Series
 
 THREADS = 3

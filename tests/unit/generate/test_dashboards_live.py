@@ -27,7 +27,7 @@ from llm_exporter.generate.artefacts import alert_artefacts, write
 from llm_exporter.generate.dashboards import PanelQuery, queries, rendered
 from llm_exporter.generate.dashboards_model import Needs
 from llm_exporter.generate.settings import RuleSettings
-from llm_exporter.report.recorded import RECORDS
+from llm_exporter.signals.review_records import RECORDS
 
 PAGE = (Path(__file__).parents[2] / "golden" / "metrics.prom").read_bytes()
 RECORDED = "target_model:llm_generation_tokens:rate5m"

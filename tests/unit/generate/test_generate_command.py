@@ -11,7 +11,7 @@ from llm_exporter.cli.generate import command
 from llm_exporter.generate.alerts import ALERT
 from llm_exporter.generate.artefacts import alert_artefacts, collect, drift, runbook_artefacts, write
 from llm_exporter.generate.settings import RuleSettings
-from llm_exporter.report.recorded import RECORDS
+from llm_exporter.signals.review_records import RECORDS
 
 ROOT = Path(__file__).parents[3]
 

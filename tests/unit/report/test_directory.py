@@ -59,6 +59,6 @@ def test_no_review_means_no_sample() -> None:
 
 
 def test_what_the_daemon_imports_is_light() -> None:
-    code = "import llm_exporter.report.directory, llm_exporter.report.schedule, llm_exporter.report.recorded, sys; "
+    code = "import llm_exporter.report.directory, llm_exporter.report.schedule, llm_exporter.signals.review_records, sys; "
     code += "print([n for n in ('numpy', 'matplotlib', 'scipy', 'requests') if n in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

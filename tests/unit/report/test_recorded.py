@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from llm_exporter.report.recorded import FACTS, RECORDS
+from llm_exporter.signals.review_records import FACTS, RECORDS
 
 
 def test_names_follow_the_convention_and_are_unique() -> None:
