@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from llm_exporter.cli.diagnose_text import print_diagnosis
-from llm_exporter.cli.measuring import parse_headers
+from llm_exporter.cli.measuring import TOKEN_VARIABLE, parse_headers
 from llm_exporter.config.model import Config, Target
 from llm_exporter.daemon.diagnosing import Watch, document
 from llm_exporter.daemon.logs import set_up
@@ -134,6 +134,8 @@ def base_url(url: str, metrics_path: str = "/metrics") -> str:
     Raises: UsageError, without repeating what may be a secret.
     """
     full = url if "://" in url else f"http://{url}"
+    if "@" in full.split("://", 1)[1].split("/", 1)[0]:
+        raise UsageError(f"credentials in a URL end up in logs; use --header, or set {TOKEN_VARIABLE}")
     full = full.rstrip("/").removesuffix(metrics_path).removesuffix("/v1").rstrip("/")
     split_base_url(full)  # names what is wrong
     return full
