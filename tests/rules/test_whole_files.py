@@ -15,7 +15,7 @@ from llm_exporter.config.load import load_config
 from llm_exporter.generate.alerts import ALERT
 from llm_exporter.generate.artefacts import alert_artefacts
 from llm_exporter.generate.settings import RuleSettings, settings_of
-from llm_exporter.report.recorded import RECORDS
+from llm_exporter.signals.review_records import RECORDS
 from rules.running import PROMTOOL, needs_promtool, promtool, rules_for
 from rules.series import MODEL, TARGET, counter, gauge, j, m, t
 

@@ -18,7 +18,7 @@ from scipy import special
 
 from llm_exporter.report.grid import Grid
 from llm_exporter.report.history import History, _Sheet
-from llm_exporter.report.recorded import COARSE_SECONDS, FACTS, RECORD, RECORDS, STEP_SECONDS
+from llm_exporter.signals.review_records import COARSE_SECONDS, FACTS, RECORD, RECORDS, STEP_SECONDS
 from llm_exporter.report.wire import Series
 
 BERLIN = ZoneInfo("Europe/Berlin")

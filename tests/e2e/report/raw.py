@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from e2e.report.history import Written
-from llm_exporter.report.recorded import RECORD
+from llm_exporter.signals.review_records import RECORD
 
 SCRAPE_SECONDS = 60
 PLAIN = re.compile(r"(?:last|avg)_over_time\((\w+)\$M\[(?:\$R|1h)\]\)")

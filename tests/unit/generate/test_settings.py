@@ -17,7 +17,7 @@ from llm_exporter.generate.artefacts import alert_artefacts
 from llm_exporter.generate.notes import notes_of
 from llm_exporter.generate.rules import annotations_of
 from llm_exporter.generate.settings import RuleSettings, settings_of
-from llm_exporter.report.recorded import RECORDS
+from llm_exporter.signals.review_records import RECORDS
 
 CONFIG = """
 global: {scrape_interval: 5s}

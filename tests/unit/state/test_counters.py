@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from readings_made import INF, histogram, layout, of, reading, scalar
 
 from llm_exporter.state.counters import CounterBook
+from readings_made import INF, histogram, layout, of, reading, scalar
 
 TOKENS = scalar("generation_tokens")
 PROMPTS = scalar("prompt_tokens")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from readings_made import INF, histogram, layout, of, reading, scalar
 
 from llm_exporter.state.store import EngineStore
 from llm_exporter.state.window import HistogramIncrease, frames_within
+from readings_made import INF, histogram, layout, of, reading, scalar
 
 TOKENS = scalar("generation_tokens")
 SHAPE = layout([TOKENS])
