@@ -18,7 +18,7 @@ SPARE_THREADS = 4
 def split_address(address: str) -> tuple[str, int]:
     """`:9880`, `127.0.0.1:9880` or `[::1]:9880` → (host, port). An empty host is every interface. Raises: ConfigError."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not colon or not (port.isascii() and port.isdigit()) or not 0 <= int(port) <= 65535:
         raise ConfigError(f"--web.listen-address: {address}: no address; write HOST:PORT, for example 127.0.0.1:9880 or :9880")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
