@@ -124,11 +124,16 @@ def windowed(window: str, gained: Increase) -> Expected:
     phases = {phase: f"request_{phase}_time" for phase in ("queue", "prefill", "decode") if gained.last.get(f"request_{phase}_time")}
     for phase, field in phases.items():
         add("request_phase_mean_seconds", gained.mean(field), phase=phase)
-    # frontend, and SGLang's decode by difference, would subtract means of different requests here: more than a tenth of them differ
+    # the frontend's part would subtract means of different requests here: more than a tenth of them differ
     counts = [gained.count("time_to_first_token"), gained.count("request_queue_time"), gained.count("request_prefill_time")]
     assert min(counts) < 0.9 * max(counts)
     if "decode" in phases:
         prefill, decode = (gained.mean(field) * gained.count(field) for field in ("request_prefill_time", "request_decode_time"))
+        add("prefill_time_share_ratio", prefill / (prefill + decode), method="request_time")
+    else:  # SGLang: the whole latency of streams less their time to first token
+        rest = gained.mean("streamed_request_latency") - gained.mean("time_to_first_token")
+        add("request_phase_mean_seconds", rest, phase="decode")
+        prefill, decode = gained.mean("request_prefill_time") * counts[2], rest * gained.count("e2e_request_latency")
         add("prefill_time_share_ratio", prefill / (prefill + decode), method="request_time")
     return found
 
