@@ -81,8 +81,9 @@ def _dashboards(settings: RuleSettings) -> Mapping[str, str]:
 
 
 def _reference() -> Mapping[str, str]:
-    """docs/metrics.md, docs/configuration.md and the example; the command line alone knows every room's declarations."""
+    """docs/metrics.md, commands.md, configuration.md and the example; the command line alone knows every room's declarations."""
     from llm_exporter import telemetry
+    from llm_exporter.cli.reference import PATH, commands_markdown
     from llm_exporter.config.describe import documents
     from llm_exporter.expose import hardware, probes, targets
     from llm_exporter.generate.reference import metrics_markdown
@@ -94,7 +95,7 @@ def _reference() -> Mapping[str, str]:
         ("GPUs, host and the exporter's sources", hardware.METRICS),
         ("The exporter itself", (*telemetry.METRICS, directory.LAST_SUCCESS)),
     )
-    return {**documents(), "docs/metrics.md": metrics_markdown(others)}
+    return {**documents(), "docs/metrics.md": metrics_markdown(others), PATH: commands_markdown()}
 
 
 def _readme(root: Path) -> Mapping[str, str]:
