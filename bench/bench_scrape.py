@@ -40,7 +40,7 @@ ROUNDED_UP = 1 + 1e-9  # so that no sum falls by the last bit of a float
 
 
 def continued(bodies: Sequence[bytes], rounds: int) -> list[bytes]:
-    """The pages over and over; in each round every counter and histogram stands higher by what it gained from the first to the last page."""
+    """The pages over and over; in each round counters and histograms stand higher by what they gained from first to last page."""
     lines = [body.split(b"\n") for body in bodies]
     first, last = (
         {head: float(value) for head, _, value in (line.rpartition(b" ") for line in page if line[:1] not in (b"", b"#"))}
@@ -85,11 +85,13 @@ class Scraper:
         self.pipeline = Pipeline(Target(name="t", url="http://127.0.0.1", slos=slos), self.page, Timing(INTERVAL, 10.0), time.time)
 
     def fetch(self) -> Fetched:
+        """The next page."""
         scraped = scrape(self.client, "/metrics", timeout=10.0, clock=time.monotonic)
         assert isinstance(scraped, Fetched)
         return scraped
 
     def tick(self) -> bytes:
+        """A scrape all the way, and the exporter's page."""
         self.now += INTERVAL
         self.pipeline.take(self.fetch(), self.now)
         return self.page.render()[0]
