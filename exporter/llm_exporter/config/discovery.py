@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llm_exporter.config.document import MAX_BYTES, printable
-from llm_exporter.config.model import MAX_TARGETS, Config, FileSdConfig, HttpSdConfig, Target, TargetDefaults
+from llm_exporter.config.model import MAX_TARGETS, Config, FileSdConfig, HttpSdConfig, Target
 from llm_exporter.config.sd_fetch import fetch_list
 from llm_exporter.config.sd_format import Listed, parse_list, target_of
 from llm_exporter.errors import SourceError
@@ -139,18 +139,25 @@ class _HttpList:
 class _Kept:
     """One list: when it is due, and what it gave at the last look."""
 
-    def __init__(self, name: str, interval: float, defaults: TargetDefaults, source: _FileList | _HttpList) -> None:
+    def __init__(self, name: str, config: FileSdConfig | HttpSdConfig, source: _FileList | _HttpList) -> None:
         self.name = name
+        self.config = config
         self.targets: tuple[Target, ...] = ()
         self.problems: list[DiscoveryProblem] = []
-        self._interval = interval
-        self._defaults = defaults
+        self._interval = config.refresh_interval
+        self._defaults = config.target
         self._source = source
         self._due = float("-inf")
         self._entries: tuple[Listed, ...] | None = None
         self._errors: list[SourceError] = []
         self._refused: list[DiscoveryProblem] = []
         self._last_success: float | None = None
+
+    def again(self, name: str) -> _Kept:
+        """The same list under a new configuration: read at once, and what it knew stays should that fail."""
+        self.name = name
+        self._due = float("-inf")
+        return self
 
     def refresh(self, now: float) -> None:
         if now < self._due:
@@ -190,17 +197,19 @@ class Discovery:
     Args:
         config: static targets, and where the lists are; file patterns are absolute when `load.py` made it.
         fetch: gets one http_sd list within its own time limit; raises `SourceError`.
+        before: of the configuration before; a list that is configured as it was keeps what it knew, should it not be readable now.
     """
 
-    def __init__(self, config: Config, fetch: Fetch = fetch_list) -> None:
+    def __init__(self, config: Config, fetch: Fetch = fetch_list, before: Discovery | None = None) -> None:
         self._static = config.targets
-        self._lists = [
-            _Kept(f"file_sd_configs[{position}]", item.refresh_interval, item.target, _FileList(item))
-            for position, item in enumerate(config.file_sd_configs)
-        ] + [
-            _Kept(f"http_sd_configs[{position}]", item.refresh_interval, item.target, _HttpList(item, fetch))
-            for position, item in enumerate(config.http_sd_configs)
-        ]
+        known = [] if before is None else before.kept
+        self.kept: list[_Kept] = []
+        for section in ("file_sd_configs", "http_sd_configs"):
+            for position, item in enumerate(getattr(config, section)):
+                name = f"{section}[{position}]"
+                old = next((kept for kept in known if kept.config == item and kept not in self.kept), None)
+                source = _FileList(item) if isinstance(item, FileSdConfig) else _HttpList(item, fetch)
+                self.kept.append(_Kept(name, item, source) if old is None else old.again(name))
 
     def refresh(self, now: float) -> DiscoveryResult:
         """Read the lists that are due and say which targets there are.
@@ -212,7 +221,7 @@ class Discovery:
         owner = {target.name: "targets" for target in targets}
         problems: list[DiscoveryProblem] = []
         lists: list[ListStatus] = []
-        for kept in self._lists:
+        for kept in self.kept:
             kept.refresh(now)
             problems += kept.problems
             before = len(targets)

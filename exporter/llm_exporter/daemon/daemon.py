@@ -100,7 +100,7 @@ class Daemon:
             for warning in loaded.warnings:
                 log.warning("%s", warning, extra={"task": "reload"})
             config = loaded.config
-            discovery = Discovery(config)
+            discovery = Discovery(config, before=self._discovery)
             self._apply(config, discovery.refresh(time.monotonic()))
             self._discovery, self._loaded = discovery, loaded
             self.telemetry.reloaded(ok=True)

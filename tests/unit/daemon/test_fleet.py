@@ -226,6 +226,24 @@ def test_a_hundred_hostile_targets_take_no_scrape_from_ten_good_ones() -> None:
         assert {kind for kind, up in ups.items() if up == 1} == {"many series", "closes after", "two servers"}
 
 
+def test_a_reload_while_the_list_of_targets_cannot_be_read_keeps_them(tmp_path: Path) -> None:
+    config = tmp_path / "llm-exporter.yml"
+    with FakeServer(fake.page(VLLM_PAGE)) as server:
+        found = f'[{{"targets": ["127.0.0.1:{server.port}"], "labels": {{"target": "found"}}}}]'.encode()
+        with FakeServer(fake.then(fake.page(found, content_type="application/json"), fake.page(b"", 503))) as sd:
+            config.write_text(f"http_sd_configs: [{{url: '{sd.url}/sd'}}]\ngpu: {{enabled: false}}\nhost: {{enabled: false}}\n")
+            daemon = Daemon(config, {})
+            daemon.start()
+            try:
+                before = daemon.fleet.running["found"]
+                daemon.reload()
+                assert len(sd.requests) == 2
+                assert daemon.fleet.running == {"found": before}
+                assert daemon.page.render()[0].count(b'llm_exporter_source_up{source="discovery"} 0.0') == 1
+            finally:
+                daemon.stop()
+
+
 # -- too many -------------------------------------------------------------------------------------------------------------------------
 
 
