@@ -285,4 +285,4 @@ def test_a_thousand_looks_leave_nothing_behind(tmp_path: Path) -> None:
         result = discovery.refresh(turn * 10.0)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
     assert len(result.targets) <= 3
-    assert len(discovery._lists[0]._source._files) <= 3  # type: ignore[union-attr]
+    assert len(discovery.kept[0]._source._files) <= 3  # type: ignore[union-attr]
