@@ -141,7 +141,8 @@ class HostReader:
             reason = reading.missing.get("processes", "")
             if self._logged.get(reading.target, "") != reason:
                 level = logging.WARNING if reason in _HINTS else logging.INFO
-                log.log(level, 'source=host target="%s" reason=%s hint="%s"', reading.target, reason or "ok", _HINTS.get(reason, ""))
+                said = f"processes cannot be seen: {_HINTS.get(reason, reason)}" if reason else "processes found"
+                log.log(level, "%s", said, extra={"source": "host", "target": reading.target, "reason": reason})
             self._logged[reading.target] = reason
         for gone in self._logged.keys() - {reading.target for reading in readings}:
             del self._logged[gone]

@@ -308,11 +308,11 @@ class NvmlReader:
                 continue
             self._logged[source] = state
             if state.up:
-                log.info("source=%s up=1", source)
+                log.info("source is up", extra={"source": source})
             elif before is not None or source == "nvml":
-                log.warning('source=%s up=0 reason=%s hint="%s"', source, state.reason, state.hint)
+                log.warning("source is down: %s", state.hint or state.reason, extra={"source": source, "reason": state.reason})
             else:
-                log.info("source=%s up=0 reason=%s", source, state.reason)
+                log.info("source is not there", extra={"source": source, "reason": state.reason})
 
 
 def _down(reason: str) -> SourceState:

@@ -71,7 +71,7 @@ class XidLog:
                 counts = self._counts.setdefault(uuid, {})
                 counts[xid] = counts.get(xid, 0) + 1
                 self._last_at.setdefault(uuid, {})[xid] = self._wall()
-                log.warning("source=nvml uuid=%s xid=%d", uuid, xid)
+                log.warning("XID %d on GPU %s", xid, uuid, extra={"source": "nvml"})
 
     def counts(self, uuid: str) -> Mapping[int, int]:
         """XID → events seen."""
