@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check golden generate bench e2e-alerts e2e-report system-deps clean
+.PHONY: help demo test check golden generate bench accuracy e2e-alerts e2e-report system-deps clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ generate: $(STAMP) ## write dashboards/, alerts/ and the generated parts of docs
 
 bench: $(STAMP) ## run every benchmark and print ratios
 	@for f in bench/bench_*.py; do echo "== $$f"; $(BIN)/python $$f; done
+
+accuracy: $(STAMP) ## measure how often the verdict is right; writes docs/verdict-accuracy.md
+	@$(BIN)/python -m llm_exporter.daemon.accuracy tests/fixtures/recordings/h200 --workloads tests/fixtures/hardware/h200-workloads.json --simulated --out docs/verdict-accuracy.md
 
 e2e-report: $(STAMP) ## make a review from a real Prometheus with five weeks of generated history
 	@$(BIN)/python -m pytest -q -n0 -p no:randomly tests/e2e/report
