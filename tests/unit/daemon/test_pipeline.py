@@ -308,8 +308,9 @@ def test_an_hour_of_ticks_with_faults_leaves_memory_flat() -> None:
     vllm, sglang = desk.pipeline("v"), desk.pipeline("s")
     faults = [bad("timeout"), bad("http_503"), good(b"<html>"), good(VLLM_PAGES[2][:-30]), good(b"go_goroutines 8\n")]
     fault = itertools.cycle(faults)
-    # the same page again and again, moving pages, and now and then an older one, which is a restart
-    pages = [(vllm, itertools.cycle(VLLM_PAGES[2:9])), (sglang, itertools.cycle([*SGLANG_PAGES[8:10] * 5, SGLANG_PAGES[0]]))]
+    # pages that stay for a while and move on; going back to the first one is a restart
+    played = ([page for page in pages for _ in range(6)] for pages in (VLLM_PAGES[2:9], SGLANG_PAGES[8:10]))
+    pages = list(zip((vllm, sglang), map(itertools.cycle, played), strict=True))
 
     def ticks(count: int) -> tuple[int, int]:
         for n in range(count):
