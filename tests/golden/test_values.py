@@ -130,7 +130,7 @@ def windowed(window: str, gained: Increase) -> Expected:
     if "decode" in phases:
         prefill, decode = (gained.mean(field) * gained.count(field) for field in ("request_prefill_time", "request_decode_time"))
         add("prefill_time_share_ratio", prefill / (prefill + decode), method="request_time")
-    else:  # SGLang: the whole latency of streams less their time to first token
+    elif window == "1m":  # SGLang: streams' whole latency less time to first token; over five minutes the queue changes too much for that
         rest = gained.mean("streamed_request_latency") - gained.mean("time_to_first_token")
         add("request_phase_mean_seconds", rest, phase="decode")
         prefill, decode = gained.mean("request_prefill_time") * counts[2], rest * gained.count("e2e_request_latency")

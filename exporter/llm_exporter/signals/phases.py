@@ -12,8 +12,10 @@ from llm_exporter.state.window import HistogramIncrease, Window
 
 # Populations that differ by more than this share are not subtracted from each other (SIGNALS 0.1).
 SKEW_LIMIT = 0.1
-# A rest is not told where the drift of what is subtracted could make more than this share of it.
-DRIFT_LIMIT = 0.5
+# A rest is not told where the drift of what is subtracted could make more than this share of it. The frontend's is small, and half of it
+# still tells a slow one from a fast one; a decode time that may be wrong by more than a tenth looks better than it is.
+FRONTEND_DRIFT_LIMIT = 0.5
+DECODE_DOUBT_LIMIT = 0.1
 # Fewer scrapes cannot be halved.
 DRIFT_SCRAPES = 4
 
@@ -76,7 +78,7 @@ def _phases(view: ModelView, window: Window) -> Outcome:
             rest = ttft_residual(ttft, parts)
         # where the phases come when a request finishes, they lag by its decode time behind the first token
         lag = decode.mean if decode is not None and decode.mean is not None else 0.0
-        if rest is None or drift_seconds(window, "request_queue_time", lag) > DRIFT_LIMIT * rest:
+        if rest is None or drift_seconds(window, "request_queue_time", lag) > FRONTEND_DRIFT_LIMIT * rest:
             status = Status.SKEWED
         else:
             values[("frontend",)] = rest
@@ -102,7 +104,10 @@ def _decode_by_difference(window: Window) -> float | Status | None:
     if population_skew([whole.count, ttft.count]) > SKEW_LIMIT or whole.mean < ttft.mean:
         return Status.SKEWED
     rest = whole.mean - ttft.mean
-    return Status.SKEWED if drift_seconds(window, "time_to_first_token", rest) > SKEW_LIMIT * rest else rest
+    # requests that were given up, perhaps before their first token, are in the whole latency alone
+    given_up = window.increases("requests_finished").get("abort", 0.0) / whole.count * whole.mean
+    doubt = drift_seconds(window, "time_to_first_token", rest) + given_up
+    return Status.SKEWED if doubt > DECODE_DOUBT_LIMIT * rest else rest
 
 
 def _prefill_share(_: ModelView, window: Window) -> Outcome:

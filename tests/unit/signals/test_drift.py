@@ -77,3 +77,18 @@ def test_too_few_scrapes_tell_no_drift() -> None:
     for tick in range(3):
         store.add(of(page({"request_queue_time": float(tick**3)}, float(tick))), EVERY * tick)
     assert drift_seconds(store.window("m", "1m", 60.0), "request_queue_time", 10.0) == 0.0
+
+
+@pytest.mark.parametrize(("aborts", "told"), [(0, True), (1, True), (30, False)])
+def test_requests_given_up_in_a_long_queue_take_the_decode_time_away(aborts: int, told: bool) -> None:
+    """They are in SGLang's whole latency and not in its time to first token: one in four, with a wait of ten seconds, would halve the rest."""
+    store = EngineStore()
+    given_up = Slot("requests_finished", "m", "0", "abort")
+    for tick, count in enumerate((0.0, 120.0)):
+        sums = {"time_to_first_token": 10.03 * count, "e2e_request_latency": 12.03 * count if tick else 0.0}
+        store.add(of({**page(sums, count), given_up: float(aborts * tick)}), 60.0 * tick)
+    view = TargetView(Target(name="t", url="http://x:1"), 60.0, store, fresh=True, state="ready").models[0]
+    assert PHASES.of_window is not None
+    outcome = PHASES.of_window(view, view.window("1m"))
+    assert (("decode",) in outcome.values) == told
+    assert (outcome.status is Status.SKEWED) != told
