@@ -97,8 +97,8 @@ class Rehearsal:
         return self.simulation.truth_between(start, end)
 
     def at(self, second: float) -> Tick:
-        """The last tick at or before that second."""
-        return self.ticks[min(int(second // SCRAPE_SECONDS), len(self.ticks) - 1)]
+        """The last tick at or before that second; the first for a time before it."""
+        return self.ticks[max(0, min(int(second // SCRAPE_SECONDS), len(self.ticks) - 1))]
 
     def between(self, start: float, end: float) -> list[Tick]:
         """Ticks from `start` to `end`, both included."""

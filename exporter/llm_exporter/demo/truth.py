@@ -59,6 +59,7 @@ class Truth:
         queue_time, prefill_time, decode_time: means of the requests that finished in the window, seconds (vLLM's
             histograms see the same).
         started_queue_time: mean of the requests that left the queue in the window.
+        first_token_prefill_time: mean of the requests whose first token came in the window (SGLang's histograms see the two).
         ttft, frontend_time: means of the first tokens sent in the window; front end = TTFT - queue - prefill.
         hit_ratio: hit ÷ queried prompt tokens of the requests admitted in the window.
         work_ratio: share of the time with a request in the engine; `gpu_ratio`: with the GPU at work;
@@ -74,6 +75,7 @@ class Truth:
     queue_time: float | None
     started_queue_time: float | None
     prefill_time: float | None
+    first_token_prefill_time: float | None
     decode_time: float | None
     e2e: float | None
     ttft: float | None
@@ -244,6 +246,7 @@ class TruthLog(Observer):
             queue_time=mean("finished_queue_seconds", "finished"),
             started_queue_time=mean("queue_seconds", "scheduled"),
             prefill_time=mean("finished_prefill_seconds", "finished"),
+            first_token_prefill_time=mean("prefill_seconds", "first_tokens"),
             decode_time=mean("finished_decode_seconds", "finished"),
             e2e=mean("finished_e2e_seconds", "finished"),
             ttft=mean("ttft_seconds", "first_tokens"),
