@@ -19,7 +19,23 @@ from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
-WORDS = "river stone lamp cloud paper wheel garden copper winter signal harbour meadow candle bridge falcon".split()
+WORDS = [
+    "river",
+    "stone",
+    "lamp",
+    "cloud",
+    "paper",
+    "wheel",
+    "garden",
+    "copper",
+    "winter",
+    "signal",
+    "harbour",
+    "meadow",
+    "candle",
+    "bridge",
+    "falcon",
+]
 
 
 @dataclass
@@ -76,7 +92,9 @@ def stream(host: str, port: int, model: str, text: str, tokens: int, count: Coun
             count.e2e.append(time.monotonic() - began)
 
 
-def burst(url: str, model: str, n: int, tokens: int, words: int, *, shared: str = "", abort_after: float | None = None, seed: int = 0) -> Count:
+def burst(
+    url: str, model: str, n: int, tokens: int, words: int, *, shared: str = "", abort_after: float | None = None, seed: int = 0
+) -> Count:
     parts = urlsplit(url)
     assert parts.hostname in ("127.0.0.1", "localhost", "::1"), "loopback only"
     count = Count()

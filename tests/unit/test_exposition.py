@@ -147,6 +147,12 @@ def test_timestamps_are_milliseconds_in_text() -> None:
     assert parser.parse(b"a 1\nb 2\nc 3\n").oldest_timestamp is None
 
 
+@pytest.mark.parametrize("timestamp", ["9" * 20, "9" * 400, "-" + "9" * 400, "9" * 5000])
+def test_timestamps_that_no_clock_can_show_are_refused(timestamp: str) -> None:
+    with pytest.raises(ParseError, match="no timestamp"):
+        PageParser().parse(f"a 1 {timestamp}\n".encode())
+
+
 def test_openmetrics_has_seconds_exemplars_and_an_end() -> None:
     body = (
         '# TYPE a counter\na_total{b="x # y"} 5.0 1700000005.25 # {trace_id="KOO5"} 1.0 1700000000\na_created{b="x # y"} 1.7e+09\n# EOF\n'

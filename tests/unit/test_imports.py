@@ -71,7 +71,5 @@ def test_a_module_imports_only_from_rooms_before_its_own(path: Path) -> None:
 
 @pytest.mark.parametrize(("library", "door"), DOORS.items())
 def test_a_library_with_one_door_is_imported_there_only(library: str, door: str) -> None:
-    users = {
-        str(path.relative_to(PACKAGE)) for path in MODULES for _, name in imported(path) if name.split(".")[0] == library
-    }
+    users = {str(path.relative_to(PACKAGE)) for path in MODULES for _, name in imported(path) if name.split(".")[0] == library}
     assert users <= {door}

@@ -24,11 +24,11 @@ from llm_exporter.report.fleet import TargetFacts
 from llm_exporter.report.history import read_history
 from llm_exporter.report.markdown import summary
 from llm_exporter.report.query import Connection, Prometheus
-from llm_exporter.signals.review_records import STEP_SECONDS
 from llm_exporter.report.review import review
 from llm_exporter.report.schedule import stamp_name
 from llm_exporter.report.webhook import post_summary
 from llm_exporter.report.write import write_review
+from llm_exporter.signals.review_records import STEP_SECONDS
 
 SETTLE_SECONDS = 60.0  # rules and scrapes of the last minute must have reached the server before it is asked
 

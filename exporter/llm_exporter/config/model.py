@@ -151,7 +151,9 @@ class ProbeModule(Section):
     budget_tokens_per_hour: Annotated[Whole, Field(ge=1)] | None = Field(
         default=None, description="Prompt tokens that this module may make a server compute in an hour; no limit by default."
     )
-    endpoint: UrlPath = Field(default="/v1/chat/completions", description="Path of the endpoint: …/chat/completions, …/completions or, for SGLang, /generate.")
+    endpoint: UrlPath = Field(
+        default="/v1/chat/completions", description="Path of the endpoint: …/chat/completions, …/completions or, for SGLang, /generate."
+    )
     model: Text | None = Field(default=None, description="Model that is asked; default: the first that the server lists.")
     temperature: Annotated[Number, Field(ge=0, le=2)] = Field(default=0.0, description="Sampling temperature.")
 
@@ -179,7 +181,9 @@ class ProbeModule(Section):
             need = self.computed_tokens_per_run
             found.append((("budget_tokens_per_hour",), f"is less than one run needs ({need} tokens)", f"write at least {need}"))
         if not self.endpoint.endswith(("/completions", "/generate")):
-            found.append((("endpoint",), "is no endpoint that generates", "write /v1/chat/completions, /v1/completions or, for SGLang, /generate"))
+            found.append(
+                (("endpoint",), "is no endpoint that generates", "write /v1/chat/completions, /v1/completions or, for SGLang, /generate")
+            )
         if found:
             raise faults(found)
         return self

@@ -97,13 +97,19 @@ class Probes:
         if wanted:
             self._pool.start()
         return {
-            f"probe {target} {name}": Job("probe", self._when(f"{target} {name}", module), self._work(target, name), (module, self._targets[target].url))
+            f"probe {target} {name}": Job(
+                "probe", self._when(f"{target} {name}", module), self._work(target, name), (module, self._targets[target].url)
+            )
             for (target, name), module in wanted.items()
         }
 
     def _when(self, name: str, module: ProbeModule) -> Every | At:
         if module.interval is not None:
-            return Every(module.interval, module.interval * JITTER_SHARE, first=SETTLE_SECONDS + first_offset(name, min(module.interval, SPREAD_SECONDS)))
+            return Every(
+                module.interval,
+                module.interval * JITTER_SHARE,
+                first=SETTLE_SECONDS + first_offset(name, min(module.interval, SPREAD_SECONDS)),
+            )
         crontab, timezone = module.schedule or "", module.timezone
 
         def following(after: datetime) -> datetime:

@@ -18,6 +18,10 @@ Group = tuple[int, ...]
 """Positions of series that repeat one number; the highest counts."""
 
 
+VALUES_MOST = 64
+"""Values of an upstream label that are taken over where their set is open (reasons of rejection); further ones count as `other`."""
+
+
 class Number(NamedTuple):
     """How one slot's value is made: scale × (sum of `plus` − sum of `minus`) + constant, each group counting once."""
 
@@ -147,6 +151,7 @@ def _part(field: str, part: Part, facts: Facts, scale: float) -> dict[Slot, Numb
 def _grouped(field: str, source: Source, label: str, facts: Facts) -> dict[tuple[Key, str], list[Group]]:
     """Series of a source by owner and slot label, those that repeat one number in one group."""
     found: dict[tuple[Key, str], list[Entry]] = {}
+    seen: set[str] = set()
     for entry in facts.chosen(source.name, source.where):
         ours = label
         if source.label:
@@ -154,6 +159,10 @@ def _grouped(field: str, source: Source, label: str, facts: Facts) -> dict[tuple
             ours = theirs if source.rename is None else source.rename.get(theirs, source.other)
             if not ours:
                 continue
+            if len(seen) < VALUES_MOST:
+                seen.add(ours)
+            elif ours not in seen:
+                ours = "other"
         found.setdefault((entry.key, ours), []).append(entry)
     highest = FIELD[field].merge is not Merge.SUM
     return {owner: _groups(entries, facts.table, highest=highest) for owner, entries in found.items()}

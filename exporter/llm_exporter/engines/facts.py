@@ -15,6 +15,11 @@ from llm_exporter.sources.exposition import Shape
 UNKNOWN: Release = (9999,)
 """Generation of a page of which no name is known: it can only be newer than this table."""
 
+MODELS_MOST = 64
+RANKS_MOST = 512
+"""Models of one server, and data-parallel ranks of one model, that are read; each costs hundreds of our series. The widest known
+deployments have 320 ranks. What a page names beyond that is rubbish (or an attack), and is counted as anomaly `too_many`."""
+
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
 
@@ -103,21 +108,54 @@ class Facts:
         return max(seen, default=UNKNOWN)
 
 
-def concerning(shape: Shape, table: EngineTable) -> tuple[Shape, list[int]]:
-    """The part of a page that its table can use, as a shape of its own, and where its series stand on the page.
+class Concerning(NamedTuple):
+    """The part of a page that its table can use: as a shape of its own, where its series stand on the page, and how many were too many."""
+
+    shape: Shape
+    positions: list[int]
+    left_out: int
+
+
+def concerning(shape: Shape, table: EngineTable) -> Concerning:
+    """The part of a page that its table can use; bounded, whatever the page holds.
 
     A page may change for ever in what does not concern us (lists of LoRA adapters in labels); this part then stays the same.
     """
     words = _used_words(table)
     named = {series.name for series in shape.series}
     wanted = {name for name in named if table.word(name) in words}
-    at = [position for position, series in enumerate(shape.series) if series.name in wanted]
+    usable = [position for position, series in enumerate(shape.series) if series.name in wanted]
+    at = _within_bounds(shape, usable, table)
     types = {name: kind for name, kind in shape.types.items() if not words.isdisjoint((table.word(name), table.word(name) + "_total"))}
     for name in sorted(named | shape.types.keys()):
         if table.word(name) in table.markers:
             types.setdefault(name, "untyped")
     helps = {name: text for name, text in shape.helps.items() if name in types or table.word(name) in words}
-    return Shape(tuple(shape.series[position] for position in at), types, helps), at
+    return Concerning(Shape(tuple(shape.series[position] for position in at), types, helps), at, len(usable) - len(at))
+
+
+def _within_bounds(shape: Shape, usable: list[int], table: EngineTable) -> list[int]:
+    """Positions without those of the models and ranks that come after as many as are read, in the page's order."""
+    kept: dict[str, set[str]] = {}
+    found: list[int] = []
+    for position in usable:
+        model = rank = ""
+        for name, value in shape.series[position].labels:
+            if name == table.model_label:
+                model = value
+            elif name == table.rank_label:
+                rank = value
+        ranks = kept.get(model)
+        if ranks is None:
+            if len(kept) > MODELS_MOST:  # one more: series that name no model stand for themselves
+                continue
+            ranks = kept[model] = set()
+        if rank not in ranks:
+            if len(ranks) > RANKS_MOST:
+                continue
+            ranks.add(rank)
+        found.append(position)
+    return found
 
 
 @cache

@@ -24,6 +24,10 @@ V = TypeVar("V")
 
 TABLES: Mapping[str, EngineTable] = {table.engine: table for table in (vllm.TABLE, sglang.TABLE)}
 
+LARGEST = 1e30
+"""No count, time or share of an engine is as large (its estimated operations, at 1e15 a second, are not in thirty million years). Sums and
+products of smaller numbers stay finite, so that no page can put NaN or an infinity on ours."""
+
 KEPT = 8
 """Plans and layouts remembered per target, and exclusions per plan: pages may alternate, and one that changes for ever must not fill memory."""
 
@@ -64,10 +68,11 @@ def missing_engine_hint(shape: Shape) -> str:
 
 
 class Reader(NamedTuple):
-    """How to read pages of one shape: which of their values concern us, and what to do with those."""
+    """How to read pages of one shape: which of their values concern us, what to do with those, how many series were too many."""
 
     pick: Callable[[Sequence[float]], tuple[float, ...]]
     plan: Plan
+    left_out: int
 
 
 class Normaliser:
@@ -97,12 +102,14 @@ class Normaliser:
         plan = reader.plan
         picked = reader.pick(page.values)
         values = [*picked, *plan.constants]
-        anomalies: Counter[str] = Counter()
+        anomalies: Counter[str] = Counter(too_many=reader.left_out)
         inputs = plan.inputs(values)
-        if not math.isfinite(sum(inputs)) or min(inputs, default=0.0) < 0.0:
-            bad = frozenset(at for at in positions(plan.draft) if not 0.0 <= values[at] < math.inf)
+        # a sum, since NaN hides from min and max
+        if not sum(inputs) < LARGEST or min(inputs, default=0.0) < 0.0:
+            bad = frozenset(at for at in positions(plan.draft) if not 0.0 <= values[at] < LARGEST)
             anomalies["negative"] = sum(values[at] < 0.0 and values[at] != -math.inf for at in bad)
-            anomalies["not_finite"] = len(bad) - anomalies["negative"]
+            anomalies["not_finite"] = sum(not math.isfinite(values[at]) for at in bad)
+            anomalies["too_large"] = len(bad) - anomalies["negative"] - anomalies["not_finite"]
             plan = self._excluding(plan, bad)
             values = [*picked, *plan.constants]
         numbers = list(plan.gather(values))
@@ -110,6 +117,9 @@ class Normaliser:
             numbers[at] = self._sum(plan.layout.slots[at], number, values)
         for start, stop in plan.histograms:
             buckets = numbers[start:stop]
+            if not all(map(float.is_integer, buckets)):
+                anomalies["broken_counts"] += _lower_broken(numbers, start, stop)
+                buckets = numbers[start:stop]
             if buckets != sorted(buckets):
                 anomalies["falling_buckets"] += _raise_falling(numbers, start, stop)
         age = None if now_unix is None or page.oldest_timestamp is None else now_unix - page.oldest_timestamp
@@ -138,14 +148,14 @@ class Normaliser:
     def _make_reader(self, engine: str, shape: Shape) -> Reader:
         """A reader for a new shape; its plan is an old one where the series that concern us are the same."""
         table = TABLES[engine]
-        ours, at = concerning(shape, table)
+        ours, at, left_out = concerning(shape, table)
         key = (engine, ours.series, tuple(ours.types.items()), tuple(ours.helps.items()))
         plan = self._plans.get(key)
         if plan is None:
             draft = compile_shape(ours, table)
             plan = build_plan(engine, draft, ours.series, self._layout(draft))
         _keep(self._plans, key, plan)
-        return Reader(getter(at), plan)
+        return Reader(getter(at), plan, left_out)
 
     def _layout(self, draft: Draft) -> Layout:
         """The layout of a draft: an old one where it says the same."""
@@ -194,6 +204,17 @@ def _keep(kept: dict[K, V], key: K, value: V) -> None:
     while len(kept) >= KEPT:
         del kept[next(iter(kept))]
     kept[key] = value
+
+
+def _lower_broken(numbers: list[float], start: int, stop: int) -> int:
+    """Lower each bucket that is no whole number to the next one below: nothing was observed half. Says how many."""
+    lowered = 0
+    for at in range(start, stop):
+        whole = math.floor(numbers[at])
+        if numbers[at] != whole:
+            numbers[at] = float(whole)
+            lowered += 1
+    return lowered
 
 
 def _raise_falling(numbers: list[float], start: int, stop: int) -> int:

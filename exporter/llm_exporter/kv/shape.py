@@ -319,9 +319,7 @@ def _notes(name: str, text: Config, kinds: list[Kind], *, known: bool) -> list[s
     notes = []
     counts = Counter(kinds)
     if not known:
-        notes.append(
-            f"architecture {name or 'unknown'!r} is not known here: computed as plain attention in all layers; check it"
-        )
+        notes.append(f"architecture {name or 'unknown'!r} is not known here: computed as plain attention in all layers; check it")
     if counts[Kind.STATE]:
         notes.append(f"{counts[Kind.STATE]} layers keep a constant state per request (Mamba, linear attention or convolution): not counted")
     if name == "falcon_h1":

@@ -16,8 +16,8 @@ import numpy as np
 from llm_exporter.errors import FetchError
 from llm_exporter.report.grid import Floats, Grid, stamp
 from llm_exporter.report.query import Prometheus
-from llm_exporter.signals.review_records import COARSE_SECONDS, FACTS, RECORD, RECORDS, STEP_SECONDS, Record
 from llm_exporter.report.wire import Series
+from llm_exporter.signals.review_records import COARSE_SECONDS, FACTS, RECORD, RECORDS, STEP_SECONDS, Record
 
 THREADS = 3
 _MEANT = ("target", "model", "engine", "slo", "outcome", "reason", "le", "cause", "engine_version", "service")

@@ -60,7 +60,7 @@ def _scores(view: TargetView) -> Outcome:
 
 
 def _evidence(view: TargetView) -> Outcome:
-    return NOTHING if view.decision is None else Outcome({pair: member for pair, member in view.decision.evidence.items()})
+    return NOTHING if view.decision is None else Outcome(view.decision.evidence)
 
 
 def _confidence(view: TargetView) -> Outcome:

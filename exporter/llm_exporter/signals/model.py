@@ -85,7 +85,7 @@ class Decision:
     cause: str
     confidence: float | None
     scores: Mapping[str, float]
-    evidence: Mapping[tuple[str, str], float]
+    evidence: Mapping[tuple[str, ...], float]
     starved: bool | None
     gap: float | None
     gaps: Mapping[str, float]

@@ -29,7 +29,9 @@ def is_edge(columns: HistogramColumns, threshold: float) -> bool:
     return at is not None and abs(columns.bounds[at] - threshold) <= threshold * EDGE_TOLERANCE
 
 
-def _per_slo(pick: Callable[[ModelView, Slo, HistogramColumns], float | None]) -> ModelDerivation:
+def _per_slo(pick: Callable[[ModelView, Slo, HistogramColumns], float | None], *, by_edge: bool = True) -> ModelDerivation:
+    """`by_edge`: whether the value depends on where the buckets' edges are."""
+
     def derive(view: ModelView) -> Outcome:
         slos = view.target.config.slos
         if not slos:
@@ -42,7 +44,7 @@ def _per_slo(pick: Callable[[ModelView, Slo, HistogramColumns], float | None]) -
                 absence = view.absence(slo.metric)
                 status = Status(absence.value) if absence is not None else Status.NOT_EXPOSED
                 continue
-            if not is_edge(columns, slo.threshold):
+            if by_edge and not is_edge(columns, slo.threshold):
                 status = status or Status.THRESHOLD_NOT_AN_EDGE
             picked = pick(view, slo, columns)
             if picked is not None:
@@ -71,9 +73,9 @@ _B = "SLOs of the target, per model"
 
 # fmt: off
 SIGNALS: tuple[Signal, ...] = (
-    Signal("llm_slo_requests_total", Unit.REQUESTS, "Requests that the objective's histogram has counted.", of_model=_per_slo(_requests), labels=("slo",), uses=_U, kind=Kind.COUNTER, bound=_B),
+    Signal("llm_slo_requests_total", Unit.REQUESTS, "Requests that the objective's histogram has counted.", of_model=_per_slo(_requests, by_edge=False), labels=("slo",), uses=_U, kind=Kind.COUNTER, bound=_B),
     Signal("llm_slo_good_requests_total", Unit.REQUESTS, "Of those, requests within the effective threshold.", of_model=_per_slo(_good), labels=("slo",), uses=_U, kind=Kind.COUNTER, bound=_B),
-    Signal("llm_slo_threshold_seconds", Unit.SECONDS, "Threshold as configured.", of_model=_per_slo(lambda _view, slo, _columns: slo.threshold), labels=("slo",), uses=_U, bound=_B),
+    Signal("llm_slo_threshold_seconds", Unit.SECONDS, "Threshold as configured.", of_model=_per_slo(lambda _view, slo, _columns: slo.threshold, by_edge=False), labels=("slo",), uses=_U, bound=_B),
     Signal("llm_slo_effective_threshold_seconds", Unit.SECONDS, "Threshold as measured: the highest bucket edge not above the configured one.", of_model=_per_slo(_effective), labels=("slo",), uses=_U, bound=_B),
-    Signal("llm_slo_objective_ratio", Unit.RATIO, "Share of requests that must be good.", of_model=_per_slo(lambda _view, slo, _columns: slo.objective), labels=("slo",), uses=_U, bound=_B),
+    Signal("llm_slo_objective_ratio", Unit.RATIO, "Share of requests that must be good.", of_model=_per_slo(lambda _view, slo, _columns: slo.objective, by_edge=False), labels=("slo",), uses=_U, bound=_B),
 )

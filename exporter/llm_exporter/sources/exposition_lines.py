@@ -37,7 +37,8 @@ _ESCAPED = re.compile(r'[\\\n"]')
 NUMBER = re.compile(rb"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?|[nN][aA][nN])")
 """A value, whole. Python's `float` takes more (blanks, 1_000), Go's takes hexadecimal too; no client library writes those."""
 
-_MILLISECONDS = re.compile(r"-?[0-9]+\Z")
+_MILLISECONDS = re.compile(r"-?[0-9]{1,19}\Z")
+"""As many digits as an int64 of Prometheus has; Python refuses to read thousands, and a float cannot hold hundreds."""
 
 TYPES = frozenset({"counter", "gauge", "histogram", "summary", "untyped", "unknown", "info", "stateset", "gaugehistogram"})
 

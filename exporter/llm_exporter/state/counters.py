@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import add
 from typing import NamedTuple
 
@@ -19,6 +20,9 @@ from llm_exporter.state.table import Table
 # A rank has restarted when this share of its counters that stood above zero has fallen. One torn read moves one series, a restart moves
 # nearly all; some counters may already have passed their old value after a busy gap, hence not "all".
 RESTART_SHARE = 0.5
+# Slots of vanished models and ranks that are remembered, in case they come back: those of 320 ranks, the widest known deployment, of a busy
+# vLLM. A page that names others each time would fill memory; then those that have been gone longest are forgotten.
+VANISHED_MOST = 70_000
 # A start time is a float that prometheus_client computes once; a change of less than this is no restart.
 START_TIME_TOLERANCE = 1.0
 
@@ -51,6 +55,9 @@ class CounterBook:
         self._held: dict[Slot, float] = {}  # what published adds to raw after a partial restart
         self._restarted_ranks: set[str] = set()
         self._start_times: dict[str, float] = {}
+        # slots seen before and not in this layout, by their key without rank: a rank that vanished stays in the sums of the others
+        self._vanished: dict[Slot, dict[Slot, None]] = {}
+        self._gone: dict[Slot, None] = {}  # the same slots, those that have been gone longest first
         self._offsets: tuple[array[float], array[float]] | None = None  # per column, of published and unwrapped numbers; None where 0
 
     def add(self, reading: EngineReading) -> tuple[Merged, Changes]:
@@ -60,7 +67,7 @@ class CounterBook:
         shape = self._shape
         if shape is None or reading.layout is not shape.layout:
             self._remember()
-            shape = self._shape = _Shape(reading.layout)
+            shape = self._change(_Shape(reading.layout))
             self._last = []
             self._offsets = self._sum_offsets(shape)
         renewed = self._renewed(reading, shape)
@@ -73,6 +80,31 @@ class CounterBook:
         """Brings `_raw` up to date; between falls and changes of shape, the last reading's values say it all."""
         if self._shape is not None:
             self._raw.update((self._shape.layout.slots[at], self._last[at]) for at in self._shape.cumulative if self._last)
+
+    def _change(self, shape: _Shape) -> _Shape:
+        """Takes another layout: what the one before had and this one lacks has vanished. Cost: the slots of these two."""
+        before, self._shape = self._shape, shape
+        for slot in shape.layout.slots:
+            if slot in self._gone:
+                self._leave_vanished(slot)
+        if before is not None:
+            for at in before.cumulative:
+                slot = before.layout.slots[at]
+                if slot not in shape.layout.index and slot in self._raw:
+                    self._gone[slot] = None
+                    self._vanished.setdefault(slot._replace(rank=""), {})[slot] = None
+        for slot in list(islice(self._gone, max(0, len(self._gone) - VANISHED_MOST))):
+            self._leave_vanished(slot)
+            for numbers in (self._raw, self._base, self._held):
+                numbers.pop(slot, None)
+        return shape
+
+    def _leave_vanished(self, slot: Slot) -> None:
+        del self._gone[slot]
+        key = slot._replace(rank="")
+        del self._vanished[key][slot]
+        if not self._vanished[key]:
+            del self._vanished[key]
 
     # -- restarts ------------------------------------------------------------------------------------------------------------------
 
@@ -155,8 +187,7 @@ class CounterBook:
 
     def _sum_offsets(self, shape: _Shape) -> tuple[array[float], array[float]] | None:
         """What restarts and vanished ranks add to each column until the next fall; None where nothing does."""
-        ghosts = self._vanished(shape.layout)
-        if not self._base and not self._held and not ghosts:
+        if not self._base and not self._held and not self._vanished:
             return None
         published, unwrapped = array("d"), array("d")
         for column in shape.table.columns:
@@ -165,20 +196,12 @@ class CounterBook:
                 for slot in column.slots:
                     held += self._held.get(slot, 0.0)
                     base += self._base.get(slot, 0.0)
-                for slot in ghosts.get(column.slots[0]._replace(rank=""), ()):
+                for slot in self._vanished.get(column.slots[0]._replace(rank=""), ()):
                     held += self._raw[slot] + self._held.get(slot, 0.0)
                     base += self._raw[slot] + self._base.get(slot, 0.0)
             published.append(held)
             unwrapped.append(base)
         return published, unwrapped
-
-    def _vanished(self, layout: Layout) -> dict[Slot, list[Slot]]:
-        """Slots seen before and not in this layout, by their key without rank: a rank that vanished stays in the sums of the others."""
-        found: dict[Slot, list[Slot]] = {}
-        for slot in self._raw:
-            if slot not in layout.index:
-                found.setdefault(slot._replace(rank=""), []).append(slot)
-        return found
 
 
 class _Shape:

@@ -18,8 +18,8 @@ from scipy import special
 
 from llm_exporter.report.grid import Grid
 from llm_exporter.report.history import History, _Sheet
-from llm_exporter.signals.review_records import COARSE_SECONDS, FACTS, RECORD, RECORDS, STEP_SECONDS
 from llm_exporter.report.wire import Series
+from llm_exporter.signals.review_records import COARSE_SECONDS, FACTS, RECORD, RECORDS, STEP_SECONDS
 
 BERLIN = ZoneInfo("Europe/Berlin")
 WEEK = 7 * 86_400

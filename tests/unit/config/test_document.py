@@ -1,6 +1,6 @@
 """Hostile and broken YAML gives one clean error, quickly."""
 
-# ruff: noqa: E501  # tables: one case on one line
+# tables: one case on one line
 
 from __future__ import annotations
 

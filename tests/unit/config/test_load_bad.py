@@ -1,6 +1,6 @@
 """Files that are refused, with the exact lines that say why."""
 
-# ruff: noqa: E501  # a table: one case on one line
+# a table: one case on one line
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Files that load, and what becomes of their values."""
 
-# ruff: noqa: E501  # tables: one case on one line
+# tables: one case on one line
 
 from __future__ import annotations
 

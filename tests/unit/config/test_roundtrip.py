@@ -1,6 +1,6 @@
 """Any configuration written to a file loads to the same configuration."""
 
-# ruff: noqa: E501  # tables: one case on one line
+# tables: one case on one line
 
 from __future__ import annotations
 

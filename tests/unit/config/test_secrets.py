@@ -1,6 +1,6 @@
 """Secrets reach the request and nothing else; files are read at each use."""
 
-# ruff: noqa: E501  # tables: one case on one line
+# tables: one case on one line
 
 from __future__ import annotations
 

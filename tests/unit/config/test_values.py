@@ -1,6 +1,6 @@
 """Durations, crontabs and URLs on their own."""
 
-# ruff: noqa: E501  # tables: one case on one line
+# tables: one case on one line
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_a_job_by_moments_schedules_the_next_one_even_when_it_fails() -> None:
 
 
 class NoFleet:
-    running: dict[str, object] = {}
+    running: ClassVar[dict[str, object]] = {}
 
 
 @pytest.mark.parametrize(

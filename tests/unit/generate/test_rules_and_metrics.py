@@ -16,9 +16,9 @@ from llm_exporter.generate.settings import RuleSettings
 from llm_exporter.metrics import Metric
 from llm_exporter.readings import Kind
 from llm_exporter.report import directory
-from llm_exporter.signals.review_records import RECORDS
 from llm_exporter.signals import derive
 from llm_exporter.signals.recorded import RECORDED
+from llm_exporter.signals.review_records import RECORDS
 from promql_reading import aggregated, metrics_of, tokens
 
 DECLARED: tuple[Metric, ...] = (

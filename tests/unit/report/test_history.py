@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from llm_exporter.report.grid import Grid
 from llm_exporter.report.history import Trace, increases, total
 
-CASES = Path(__file__).parents[2] / "fixtures" / "report"
+CASES = Path(__file__).parents[2] / "fixtures" / "cases"
 NAN = float("nan")
 
 

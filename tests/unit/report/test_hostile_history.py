@@ -11,8 +11,8 @@ from e2e.report.history import BERLIN, END, Scenario, Written, simulate, to_hist
 from llm_exporter.report.document import document
 from llm_exporter.report.finding import Span
 from llm_exporter.report.markdown import render_markdown
-from llm_exporter.signals.review_records import FACTS, RECORD, RECORDS
 from llm_exporter.report.review import review
+from llm_exporter.signals.review_records import FACTS, RECORD, RECORDS
 
 KEYS = [record.key for record in (*RECORDS, *FACTS)]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from llm_exporter.config.crontab import next_fire, previous_fire
 from llm_exporter.report.schedule import Run, command_line, due, scheduled, stamp_name
 
-CASE = Path(__file__).parents[2] / "fixtures" / "report" / "SCH-01"
+CASE = Path(__file__).parents[2] / "fixtures" / "cases" / "SCH-01"
 HELSINKI = ZoneInfo("Europe/Helsinki")
 CRON, ZONE = "30 3 * * sun", "Europe/Helsinki"
 
