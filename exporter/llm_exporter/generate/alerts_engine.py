@@ -149,8 +149,8 @@ _MOSTLY_UP = "0.75"  # of 2 R: not yet so when the last status of the time befor
 
 def _signals_missing(settings: RuleSettings) -> str:
     status = last(settings, "llm_signal_status", one_of("status", ("not_exposed", "stale")))
-    # A server that was down has no fresh signals, and LLMTargetDown says so. The status of that time is seen for R after it is back; without
-    # this, whoever was called gets a ticket at the moment at which all is well again.
+    # A server that was down has no fresh signals, and LLMTargetDown says so. The status of that time is seen for R after it is back;
+    # without this, whoever was called gets a ticket at the moment at which all is well again.
     up = over("avg_over_time", "llm_target_up", settings.window(2 * settings.least_range))
     return lines(f"count without (signal) (max without (window) ({status} == 1))", f"{on_target('unless')} ({up} < {_MOSTLY_UP})")
 
