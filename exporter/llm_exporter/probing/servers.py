@@ -91,7 +91,7 @@ class Asker:
         """The parsed body, None where it is no JSON."""
         try:
             return json.loads(self.text(path, "application/json"))
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
     def try_json(self, path: str) -> dict[str, Any]:

@@ -37,7 +37,10 @@ def read_body(response: http.client.HTTPResponse, max_bytes: int) -> Body:
     pieces: list[bytes] = []
     wire_bytes = 0
     while True:
-        piece = response.read(PIECE_BYTES)
+        try:
+            piece = response.read(PIECE_BYTES)
+        except ValueError:  # http.client takes "-5" for the length of a chunk, and then cannot read as much
+            raise FetchError("not_metrics", "the chunks of the answer are malformed") from None
         if not piece:
             break
         wire_bytes += len(piece)
@@ -49,6 +52,9 @@ def read_body(response: http.client.HTTPResponse, max_bytes: int) -> Body:
             unpack.feed(piece, pieces)
     if response.length:  # http.client gives a short body without a word when it is read in pieces
         raise FetchError("truncated", f"{wire_bytes} of {announced} bytes came")
+    if announced is None and not response.chunked and not wire_bytes:
+        # an end of connection ends such a body, and also a head: http.client does not say which
+        raise FetchError("truncated", "the connection ended before the answer's body")
     if unpack is not None:
         unpack.finish()
     return Body(pieces[0] if len(pieces) == 1 else b"".join(pieces), wire_bytes)

@@ -58,8 +58,8 @@ def read_version(client: Getter, engine: str, *, timeout: float) -> str:
         try:
             answer = client.get(path, timeout=timeout, accept="application/json")
             version = json.loads(answer.body).get("version", "")
-        except (FetchError, ValueError, AttributeError):
+        except (FetchError, ValueError, AttributeError, RecursionError):
             continue
-        if isinstance(version, str) and version:
+        if isinstance(version, str) and version and version.isprintable():  # JSON can spell half a character, which no page can hold
             return version[:_VERSION_LENGTH]
     return ""

@@ -129,7 +129,7 @@ class StreamNotes:
             return
         try:
             chunk = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             chunk = None
         if event.type == "error":
             self.error = _error_text(chunk) or data[:200]

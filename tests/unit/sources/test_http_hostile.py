@@ -36,6 +36,12 @@ def failure(client: Client, *, timeout: float = PATIENT, path: str = "/metrics")
         pytest.param(fake.huge(framing="close"), "too_large", id="100 MB until close"),
         pytest.param(fake.gzip_bomb(), "too_large", id="gzip bomb"),
         pytest.param(fake.redirect("/metrics"), "redirect", id="redirect loop"),
+        pytest.param(
+            lambda talk, _: talk.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc\r\n"),
+            "not_metrics",
+            id="a chunk of negative length",
+        ),
+        pytest.param(fake.closes(b"HTTP/1.1 200 OK\r\n"), "truncated", id="closed inside the head"),
         pytest.param(fake.redirect("http://127.0.0.1:1/metrics"), "redirect", id="redirect to another port"),
         pytest.param(fake.redirect("https://127.0.0.1/metrics"), "redirect", id="redirect to another scheme"),
         pytest.param(fake.redirect("//other.example/metrics"), "redirect", id="redirect to another host"),
