@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from llm_exporter.config.model import Target
@@ -75,6 +75,7 @@ class Pipeline:
     _verdict: VerdictKeeper = field(default_factory=VerdictKeeper)
     _parser: PageParser = field(default_factory=PageParser)
     _normaliser: normalise.Normaliser = field(default_factory=normalise.Normaliser)
+    _told: set[str] = field(default_factory=set)
     _retired: bool = False
     _publishing: threading.Lock = field(default_factory=threading.Lock)
 
@@ -87,6 +88,11 @@ class Pipeline:
                 fresh = self._read(scraped, now)
             except ParseError as error:
                 scraped = Failed(error.reason, error.detail, error.hint, scraped.duration_seconds)
+            except Exception:
+                # a bug, which the caller logs; the target must not stand there as if all were well
+                self._fail(Failed("parse", "the exporter failed to read the page, its log says where", "", scraped.duration_seconds))
+                self.publish(now, fresh=False)
+                raise
         if isinstance(scraped, Failed):
             self._fail(scraped)
         self._log_change(before)
@@ -155,6 +161,7 @@ class Pipeline:
             return False
         if self.status.engine not in ("unknown", reading.engine):
             good = replace(good, engine_version="")
+        self._tell_anomalies(reading.anomalies)
         restarts = self.store.counted.restarts
         self.store.add(reading, now)
         if self.store.counted.restarts != restarts:
@@ -186,6 +193,17 @@ class Pipeline:
             duration_seconds=failed.duration_seconds,
             state="loading" if loading else "unknown",
         )
+
+    def _tell_anomalies(self, found: Mapping[str, int]) -> None:
+        """Each kind of impossible input is logged once; llm_input_anomalies_total counts them all."""
+        if fresh := found.keys() - self._told:
+            self._told |= fresh
+            what = ", ".join(f"{found[kind]} {kind}" for kind in sorted(fresh))
+            log.warning(
+                "the page holds impossible input, which is left out or put right: %s",
+                what,
+                extra={"target": self.target.name, "source": "engine"},
+            )
 
     def _log_change(self, before: TargetStatus) -> None:
         now = self.status

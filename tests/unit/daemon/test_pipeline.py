@@ -327,3 +327,31 @@ def test_an_hour_of_ticks_with_faults_leaves_memory_flat() -> None:
     assert blocks_later < blocks * 1.01, f"{blocks_later - blocks} more blocks in half an hour"
     assert rss_later < rss + 4 * 2**20, f"{(rss_later - rss) / 2**20:.1f} MiB more in half an hour"
     assert vllm.store.counted.restarts > 0
+
+
+# -- what nobody expected ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bug_in_reading_shows_as_a_target_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    pipeline = desk.pipeline()
+    desk.play(pipeline, good(VLLM_PAGES[0]), good(VLLM_PAGES[1]))
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(pipeline._normaliser, "read", broken)
+    with pytest.raises(ZeroDivisionError):
+        desk.play(pipeline, good(VLLM_PAGES[2]))
+    assert desk.engine_series() == set()
+    assert desk.of("llm_target_up") == [0.0]
+    assert desk.of("llm_target_down_reason", reason="parse") == [1.0]
+
+
+def test_each_kind_of_impossible_input_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    page = b'vllm:num_requests_running{engine="0",model_name="m"} %s\n'
+    desk.play(desk.pipeline(), *(good(page % value) for value in (b"1", b"-1", b"-1", b"NaN", b"-1")))
+    said = [record.getMessage() for record in caplog.records if "impossible" in record.getMessage()]
+    assert [text.rpartition(": ")[2] for text in said] == ["1 negative", "1 not_finite"]
+    assert desk.of("llm_input_anomalies_total") == [4.0]
