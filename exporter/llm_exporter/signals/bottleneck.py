@@ -111,7 +111,7 @@ def _moving(x: Evidence) -> float:
 
     And for as long as a hang that is over is in the window: its gap was not made by a slow host.
     """
-    now = 1.0 if x.gpu_works else _member("not_still", x.still_seconds) or 0.0
+    now = 1.0 if x.gpu_works else _member("not_still", x.hush_seconds) or 0.0
     return min(now, _member("not_still", x.stood_seconds) or 0.0)
 
 
@@ -277,7 +277,7 @@ def _stalled(x: Evidence) -> Score:
     patience = x.still_seconds / x.stall_after if x.stall_after > 0 else 0.0
     value = 1.0 if patience >= 1 else 0.0
     if x.gpu_works is False:
-        value = max(value, _member("still", x.still_seconds) or 0.0)
+        value = max(value, _member("still", x.hush_seconds) or 0.0)
     return Score(value, 1.0, {"stillness": min(1.0, patience)})
 
 

@@ -40,7 +40,7 @@ class Evidence:
         queue_share: queue's part of the time to first token; waiting_share: share of scrapes with requests waiting for room.
         kv_usage: upper quartile of the use of the fullest rank (it is a sawtooth: each preemption frees some); preemptions: per started request; running: mean batch.
         foreign_memory: bytes of the GPUs' memory held by processes of nobody's.
-        still_seconds: no movement though there was work; stood_seconds: the longest such time that ended within the window; gpu_works: whether the GPU shows real work (None: not known).
+        still_seconds: no movement though there was work; stood_seconds: the longest such time that ended within the window; beat_seconds: how long the page stands between two movements without any loss; gpu_works: whether the GPU shows real work (None: not known).
         missing: what could not be had, in words for people.
     """
 
@@ -73,6 +73,7 @@ class Evidence:
     foreign_memory: float | None = None
     still_seconds: float = 0.0
     stood_seconds: float = 0.0
+    beat_seconds: float = 0.0
     stall_after: float = 30.0
     gpu_works: bool | None = None
     missing: tuple[str, ...] = field(default=())
@@ -81,6 +82,11 @@ class Evidence:
     def gap(self) -> float | None:
         """Share of time in which the engine had work and the GPU nothing."""
         return None if self.work is None or self.busy is None else max(0.0, self.work - self.busy)
+
+    @property
+    def hush_seconds(self) -> float:
+        """Stillness beyond the page's own beat: a page that is renewed every 15 s says nothing new for 15 s, whatever the engine does."""
+        return max(0.0, self.still_seconds - self.beat_seconds)
 
 
 def gather(view: TargetView) -> Evidence:
@@ -119,6 +125,7 @@ def gather(view: TargetView) -> Evidence:
         foreign_memory=view.foreign_memory,
         still_seconds=view.store.progress.still_seconds(view.at),
         stood_seconds=view.store.progress.stood_seconds(frames[0].at),
+        beat_seconds=view.store.progress.beat_seconds(frames[0].at),
         stall_after=view.stall_after,
         gpu_works=view.gpu_works,
         missing=tuple(missing),

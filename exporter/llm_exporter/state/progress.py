@@ -7,6 +7,7 @@ step, no finished request, no change of KV use. Work is what the engine itself l
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 from llm_exporter.state.window import Frame, Window
 
@@ -24,8 +25,11 @@ MOVING_COUNTERS = (
 MOVING_HISTOGRAMS = ("time_to_first_token", "inter_token_latency", "e2e_request_latency")
 # Gauges that the scheduler sets: a change proves that it runs. A chunked prefill shows in KV use before any token does.
 MOVING_GAUGES = ("kv_cache_usage", "requests_running")
-# Times of stillness that are remembered; a window holds few, since each is seen by two scrapes at least.
-_STANDS_KEPT = 32
+# Movements are remembered for longer than any window of evidence.
+_KEPT_SECONDS = 60.0
+# After a hang the output is missing: less than this share of the pace at other times. A page that is only renewed more seldom than it is
+# scraped brings all of it at once.
+_LOST_OUTPUT = 1 / 3
 
 
 def moved(before: Frame, now: Frame) -> bool:
@@ -71,8 +75,21 @@ def _sum(frame: Frame, field: str) -> float | None:
     return sum(found) if found else None
 
 
+class _Movement(NamedTuple):
+    """A scrape that showed movement: the stillness before it, its end, and what came out over both that and the step itself."""
+
+    stood_until: float
+    stood: float
+    seconds: float
+    tokens: float
+
+
+def _output(before: Frame, now: Frame) -> float:
+    return sum(Window((before, now), model).increase("generation_tokens") or 0.0 for model in now.table.models)
+
+
 class Progress:
-    """Memory of the last movement of one target.
+    """Memory of the last movements of one target.
 
     Attributes:
         moved_at: monotonic time of the last scrape that showed movement, or of the first.
@@ -82,13 +99,16 @@ class Progress:
     def __init__(self) -> None:
         self.moved_at: float | None = None
         self.work_since: float | None = None
-        self._stood: deque[tuple[float, float]] = deque(maxlen=_STANDS_KEPT)  # (end, seconds)
+        self._movements: deque[_Movement] = deque()
 
     def note(self, before: Frame | None, now: Frame) -> None:
         """Takes the newest frame."""
         if before is None or self.moved_at is None or moved(before, now):
-            if before is not None and (stood := self.still_seconds(before.at)) > 0:
-                self._stood.append((before.at, stood))
+            if before is not None:
+                stood = self.still_seconds(before.at)
+                self._movements.append(_Movement(before.at, stood, stood + now.at - before.at, _output(before, now)))
+                while self._movements and now.at - self._movements[0].stood_until > _KEPT_SECONDS:
+                    self._movements.popleft()
             self.moved_at = now.at
         if not has_work(before, now):
             self.work_since = None
@@ -96,11 +116,24 @@ class Progress:
             self.work_since = now.at
 
     def stood_seconds(self, since: float) -> float:
-        """The longest stillness with work that ended after `since` and is over; 0 without any."""
-        return max((seconds for end, seconds in self._stood if end >= since), default=0.0)
+        """The longest stillness with work that ended after `since` and is over; 0 without any, or where no output was lost by it."""
+        return max((one.stood for one in self._stands(since) if not self._kept_pace(one)), default=0.0)
+
+    def beat_seconds(self, since: float) -> float:
+        """The longest time between two movements after `since` that cost no output: how seldom the page is renewed. 0: at each scrape."""
+        return max((one.seconds for one in self._stands(since) if self._kept_pace(one)), default=0.0)
+
+    def _stands(self, since: float) -> list[_Movement]:
+        return [one for one in self._movements if one.stood > 0 and one.stood_until >= since]
 
     def still_seconds(self, at: float) -> float:
         """How long nothing has moved although there was work all the time; 0 without work."""
         if self.moved_at is None or self.work_since is None:
             return 0.0
         return max(0.0, at - max(self.moved_at, self.work_since))
+
+    def _kept_pace(self, one: _Movement) -> bool:
+        """Whether as much came out over this stillness and the step after it as at other times. Without other times nobody knows: no."""
+        seconds = sum(other.seconds for other in self._movements) - one.seconds
+        tokens = sum(other.tokens for other in self._movements) - one.tokens
+        return seconds > 0 and one.tokens > 0 and one.tokens / one.seconds >= _LOST_OUTPUT * tokens / seconds

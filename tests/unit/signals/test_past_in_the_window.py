@@ -29,8 +29,22 @@ def test_the_longest_hang_that_is_over_is_remembered_for_the_window() -> None:
     assert store.progress.still_seconds(26) == 0
     assert store.progress.stood_seconds(0) == 18
     assert store.progress.stood_seconds(20) == 18, "a hang that ends with the window still counts"
-    assert store.progress.stood_seconds(21) == 2, "the short pause after it"
+    assert store.progress.stood_seconds(21) == 0, "the short pause after it lost nothing: the page took two scrapes to show 20 tokens"
+    assert store.progress.beat_seconds(21) == 4
     assert store.progress.stood_seconds(25) == 0
+
+
+def test_a_page_that_is_renewed_more_seldom_than_it_is_scraped_is_no_hang() -> None:
+    store = store_of(*((at, 4, 100 * (at // 15)) for at in range(0, 61, 5)))
+    assert store.progress.stood_seconds(30) == 0
+    assert store.progress.beat_seconds(30) == 15
+    assert store.progress.still_seconds(60) == 0
+
+
+def test_the_first_stand_has_nothing_to_be_compared_with_and_counts() -> None:
+    store = store_of(*((at, 4, 100 * (at // 15)) for at in range(0, 16, 5)))
+    assert store.progress.stood_seconds(0) == 10
+    assert store.progress.beat_seconds(0) == 0
 
 
 def test_an_idle_time_is_no_hang() -> None:
