@@ -146,6 +146,20 @@ def _any(memberships: Mapping[str, float]) -> float | None:
     return 1 - math.prod(1 - member for member in memberships.values()) if memberships else None
 
 
+def _demand(x: Evidence) -> float | None:
+    """Gate of a gap that only NVML's utilisation shows: is there enough in the engine to keep a GPU busy?
+
+    One request or two leave a GPU idle for reasons of their own (clients that pause, answers that are short), and a scrape sees them there
+    or not by chance. A host that is seen to be short convinces all the same; a hot thread alone may spin.
+    """
+    if x.busy_from != "nvml":
+        return None
+    waiting = 1.0 if x.waiting_share else 0.0
+    short = [_member("run_delay", x.run_delay), _member("cfs", x.cfs), _member("stage", x.stage)]
+    load = _member("demand", x.running)
+    return None if load is None else max(load, waiting, *(member or 0.0 for member in short))
+
+
 def _idle(x: Evidence) -> Score:
     return _weighted({"no_work": (3, _member("work_is_idle", x.work)), "gpu_inactive": (1, _member("busy_is_idle", x.busy))})
 
@@ -157,6 +171,7 @@ def _host_starved(x: Evidence) -> Score:
         {"gap": (0.55, _member("gap", gap)), "host": (0.30, _any(causes)), "power_low": (0.15, _member("power_low", x.power))},
         work,
         _member("gap_gate", gap),
+        _demand(x),
         _moving(x),
     )
     if gap is None:

@@ -1,7 +1,7 @@
 """Every threshold of the verdict, in one table. Each turns a measurement into a membership from 0 to 1.
 
 `up` rises from 0 at `low` to 1 at `high`; `down` falls. Origin: "design" are the values of the design's worked examples; "h200" were set or
-confirmed on recordings of a real H200 (docs/verdict-accuracy.md), by the kind of situation and not by the file.
+confirmed on recordings of a real H200 (docs/verdict-accuracy.md), by the kind of situation and not by the file; "field" come from field cases.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ RAMPS: dict[str, Ramp] = {
     "busy":              _up(0.70, 0.90, "share of time with the GPU active that counts as busy"),
     "gap":               _up(0.10, 0.40, "share of time in which the engine had work and the GPU nothing"),
     "gap_gate":          _up(0.08, 0.25, "gap below which nothing is starved"),
+    "demand":            _up(1.50, 4.00, "mean batch from which a low utilisation is strange", "field"),
     "gap_with_cause":    _up(0.05, 0.15, "gap that counts where the host is seen to be short", "h200"),
     # host
     "run_delay":         _up(0.02, 0.15, "share of time in which the engine's thread waited for a core"),
