@@ -76,12 +76,16 @@ def _sum(frame: Frame, field: str) -> float | None:
 
 
 class _Movement(NamedTuple):
-    """A scrape that showed movement: the stillness before it, its end, and what came out over both that and the step itself."""
+    """A scrape that showed movement: the stillness before it, its end, and what came out over both that and the step itself.
+
+    `whole` is False for the first one that was seen: how long it had been in the making is not known.
+    """
 
     stood_until: float
     stood: float
     seconds: float
     tokens: float
+    whole: bool
 
 
 def _output(before: Frame, now: Frame) -> float:
@@ -100,13 +104,15 @@ class Progress:
         self.moved_at: float | None = None
         self.work_since: float | None = None
         self._movements: deque[_Movement] = deque()
+        self._seen = False
 
     def note(self, before: Frame | None, now: Frame) -> None:
         """Takes the newest frame."""
         if before is None or self.moved_at is None or moved(before, now):
             if before is not None:
                 stood = self.still_seconds(before.at)
-                self._movements.append(_Movement(before.at, stood, stood + now.at - before.at, _output(before, now)))
+                self._movements.append(_Movement(before.at, stood, stood + now.at - before.at, _output(before, now), self._seen))
+                self._seen = True
                 while self._movements and now.at - self._movements[0].stood_until > _KEPT_SECONDS:
                     self._movements.popleft()
             self.moved_at = now.at
@@ -134,6 +140,10 @@ class Progress:
 
     def _kept_pace(self, one: _Movement) -> bool:
         """Whether as much came out over this stillness and the step after it as at other times. Without other times nobody knows: no."""
-        seconds = sum(other.seconds for other in self._movements) - one.seconds
-        tokens = sum(other.tokens for other in self._movements) - one.tokens
-        return seconds > 0 and one.tokens > 0 and one.tokens / one.seconds >= _LOST_OUTPUT * tokens / seconds
+        pace = one.tokens / one.seconds
+        others = [other for other in self._movements if other is not one]
+        for known in (others, [other for other in others if other.whole]):
+            seconds, tokens = sum(other.seconds for other in known), sum(other.tokens for other in known)
+            if seconds > 0 and pace > 0 and pace >= _LOST_OUTPUT * tokens / seconds:
+                return True
+        return False

@@ -41,6 +41,13 @@ def test_a_page_that_is_renewed_more_seldom_than_it_is_scraped_is_no_hang() -> N
     assert store.progress.still_seconds(60) == 0
 
 
+def test_the_first_movement_may_have_been_long_in_the_making() -> None:
+    """The exporter starts a second before the page is renewed."""
+    store = store_of(*((at, 4, 100 * ((at + 14) // 15)) for at in range(50)))
+    assert store.progress.stood_seconds(20) == 0
+    assert store.progress.beat_seconds(20) == 15
+
+
 def test_the_first_stand_has_nothing_to_be_compared_with_and_counts() -> None:
     store = store_of(*((at, 4, 100 * (at // 15)) for at in range(0, 16, 5)))
     assert store.progress.stood_seconds(0) == 10
