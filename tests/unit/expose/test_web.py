@@ -20,6 +20,8 @@ from llm_exporter.metrics import Family, HistogramSample, Metric, Sample
 from llm_exporter.readings import Kind, Unit
 from llm_exporter.telemetry import Telemetry
 
+ACCEPTED = json.loads((Path(__file__).parents[2] / "fixtures" / "cases" / "TGT-15" / "accept_headers.json").read_text())
+TEXT, OPENMETRICS = "text/plain; version=0.0.4", "application/openmetrics-text; version=1.0.0"
 HOSTILE = '<script>alert("x")</script>'
 GAUGE = Metric("llm_thing", Kind.GAUGE, Unit.COUNT, "Things.", ("target",))
 COUNTER = Metric("llm_runs_total", Kind.COUNTER, Unit.COUNT, "Runs.", ("target",))
@@ -90,11 +92,14 @@ def client_of(site: FakeSite, **settings: Any) -> Client:
 @pytest.mark.parametrize(
     ("accept", "content_type"),
     [
-        ("", "text/plain; version=0.0.4"),
-        ("*/*", "text/plain; version=0.0.4"),
-        ("text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "text/plain; version=0.0.4"),
-        ("application/openmetrics-text;version=1.0.0", "application/openmetrics-text; version=1.0.0"),
-        ("application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5", "application/openmetrics-text; version=1.0.0"),
+        *((accept or "", OPENMETRICS if "openmetrics" in (accept or "") else TEXT) for accept in ACCEPTED),
+        ("*/*", TEXT),
+        ("application/openmetrics-text;version=abc", TEXT),
+        ("text/plain;version=1.x;escaping=allow-utf-8", TEXT),
+        (",".join(["a/b"] * 5000), TEXT),
+        ("text/plain;version=0.0.4;q=0.5,*/*;q=0.1", TEXT),
+        ("application/openmetrics-text;version=1.0.0", OPENMETRICS),
+        ("application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5", OPENMETRICS),
     ],
 )
 def test_tgt_15_the_format_follows_the_accept_header(accept: str, content_type: str) -> None:
@@ -180,6 +185,7 @@ def test_reload_by_post_only_where_enabled() -> None:
         ({"Origin": "http://localhost"}, 200),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://[::1"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-origin"}, 200),
     ],

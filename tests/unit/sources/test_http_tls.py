@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import trustme
 
+from fakes import servers as fake
 from fakes.servers import PAGE, FakeServer
 from llm_exporter.errors import ConfigError, FetchError
 from llm_exporter.sources.http import Client
 from llm_exporter.sources.tls import TlsFiles
 
 PATIENT = 5.0
+CASE_PAGE = (Path(__file__).parents[2] / "fixtures" / "cases" / "TGT-09" / "t000.prom").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +60,10 @@ def test_tgt_09_an_unknown_authority_is_refused_with_a_remedy_that_is_not_to_swi
 
 
 def test_tgt_09_with_its_authority_the_page_comes(loopback: ssl.SSLContext, ca_file: Path, authority: trustme.CA) -> None:
-    with FakeServer(tls=loopback) as server:
+    with FakeServer(fake.page(CASE_PAGE), tls=loopback) as server:
         for tls in (TlsFiles(ca_file=ca_file), TlsFiles(ca=authority.cert_pem.bytes().decode()), TlsFiles(insecure_skip_verify=True)):
             client = Client(server.url, tls=tls)
-            assert client.get("/metrics", timeout=PATIENT).body == PAGE
+            assert client.get("/metrics", timeout=PATIENT).body == CASE_PAGE
             assert client.get("/metrics", timeout=PATIENT).connect_seconds is None
             client.close()
 
@@ -70,9 +72,9 @@ def test_tgt_09_a_self_signed_certificate_can_itself_be_named_as_ca_file(authori
     leaf = authority.issue_cert("127.0.0.1")
     path = tmp_path / "leaf.pem"
     leaf.cert_chain_pems[0].write_to_path(path)
-    with FakeServer(tls=server_context(leaf)) as server:
+    with FakeServer(fake.page(CASE_PAGE), tls=server_context(leaf)) as server:
         client = Client(server.url, tls=TlsFiles(ca_file=path))
-        assert client.get("/metrics", timeout=PATIENT).body == PAGE
+        assert client.get("/metrics", timeout=PATIENT).body == CASE_PAGE
         client.close()
 
 

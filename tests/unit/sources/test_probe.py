@@ -16,7 +16,11 @@ from llm_exporter.sources.probe import ProbeCall, ProbeReading, TlsSettings, cam
 
 CASES = Path(__file__).parents[2] / "fixtures" / "cases"
 SPEED = 2.0  # the cases are played twice as fast as they are written
-PLAIN_CASES = sorted(path.name for path in CASES.glob("SSE-*") if path.name not in ("SSE-14", "SSE-21", "SSE-22"))
+# SSE-14, SSE-21 and SSE-22 have tests of their own
+PLAIN_CASES = (
+    *("SSE-01", "SSE-02", "SSE-04", "SSE-05", "SSE-06", "SSE-07", "SSE-10", "SSE-11"),
+    *("SSE-13", "SSE-16", "SSE-18", "SSE-19", "SSE-26"),
+)
 SIGNALS = {
     "probe_ttft_seconds": "time_to_first_token_seconds",
     "probe_time_to_first_content_seconds": "time_to_first_content_seconds",
