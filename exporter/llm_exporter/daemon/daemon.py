@@ -162,7 +162,8 @@ class Daemon:
     def overview(self) -> list[dict[str, Any]]:
         """A row per target."""
         now = time.monotonic()
-        return [documents.overview(running.pipeline, self.page, now) for running in self.fleet.running.values()]
+        families = documents.published(self.page)
+        return [documents.overview(running.pipeline, families.get(name, []), now) for name, running in self.fleet.running.items()]
 
     def target_document(self, name: str) -> dict[str, Any] | None:
         """Everything about one target."""

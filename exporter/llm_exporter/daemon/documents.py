@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from llm_exporter.daemon.pipeline import Pipeline
@@ -19,15 +19,19 @@ MOST_EVIDENCE = 4
 Values = Mapping[tuple[str, str], float]  # (metric, labels beyond the model's, joined by comma) → value
 
 
-def published(page: Page, target: str) -> list[Family]:
-    """Everything that the page holds about one target."""
-    found = []
-    for family in page.families():
-        if "target" in family.metric.labels:
-            at = family.metric.labels.index("target")
-            samples = [sample for sample in family.samples if len(sample.labels) > at and sample.labels[at] == target]
-            if samples:
-                found.append(Family(family.metric, samples))
+def published(page: Page) -> dict[str, list[Family]]:
+    """Everything that the page holds about each target. One pass for all of them: a status page with hundreds asks for each."""
+    found: dict[str, list[Family]] = {}
+    for metric, samples in page.families():
+        if "target" not in metric.labels:
+            continue
+        at = metric.labels.index("target")
+        by_target: dict[str, list[Sample | HistogramSample]] = {}
+        for sample in samples:
+            if len(sample.labels) > at:
+                by_target.setdefault(sample.labels[at], []).append(sample)
+        for target, own in by_target.items():
+            found.setdefault(target, []).append(Family(metric, own))
     return found
 
 
@@ -49,10 +53,12 @@ def signals_document(families: Iterable[Family]) -> list[dict[str, Any]]:
     return rows
 
 
-def overview(pipeline: Pipeline, page: Page, now: float) -> dict[str, Any]:
-    """A row about one target: who it is, how it is, and the few numbers that on-call looks at first."""
+def overview(pipeline: Pipeline, families: Sequence[Family], now: float) -> dict[str, Any]:
+    """A row about one target: who it is, how it is, and the few numbers that on-call looks at first.
+
+    `families` is what is published of it.
+    """
     status, target = pipeline.status, pipeline.target
-    families = published(page, target.name)
     latest = pipeline.store.latest_at
     return {
         "name": target.name,
@@ -178,7 +184,7 @@ def verdict(families: Iterable[Family]) -> dict[str, Any] | None:
 
 def target_document(pipeline: Pipeline, page: Page, now: float) -> dict[str, Any]:
     """Everything about one target: its row, every published value, and the status of what is absent."""
-    families = published(page, pipeline.target.name)
+    families = published(page).get(pipeline.target.name, [])
     statuses = [
         {"signal": sample.labels[1], "window": sample.labels[2], "status": sample.labels[3]}
         for metric, samples in families
@@ -186,4 +192,4 @@ def target_document(pipeline: Pipeline, page: Page, now: float) -> dict[str, Any
         for sample in samples
     ]
     shown = [family for family in families if family.metric.name != "llm_signal_status"]
-    return {**overview(pipeline, page, now), "signals": signals_document(shown), "absent": statuses}
+    return {**overview(pipeline, families, now), "signals": signals_document(shown), "absent": statuses}

@@ -48,7 +48,7 @@ def trace(pipeline: Pipeline, page: Page, metric: str | None = None) -> list[dic
         return {"fields": fields, "lines": [line for field in fields for line in lines[field]]}
 
     rows: list[dict[str, Any]] = []
-    for family in published(page, pipeline.target.name):
+    for family in published(page).get(pipeline.target.name, []):
         name = family.metric.name
         if metric not in (None, name):
             continue
