@@ -13,6 +13,8 @@ from llm_exporter.expose.webserver import WebServer
 
 # Room for requests at once beside web.max_requests, so that the limit can answer 503 instead of letting clients wait.
 SPARE_THREADS = 4
+# Longer than requests in flight get (shutdown_timeout); an orchestrator kills after ten seconds at the earliest.
+STOP_SECONDS = 3.0
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -51,10 +53,22 @@ class HttpServer:
 
     def start(self) -> None:
         """Binds and serves in a thread. Raises: ConfigError when the address cannot be had."""
-        try:
-            self._server.prepare()
-        except OSError as error:
-            raise ConfigError(f"--web.listen-address: {self._address}: cannot listen: {error}; is another process on this port?") from None
+        failed: list[OSError] = []
+
+        def prepare() -> None:
+            try:
+                self._server.prepare()
+            except OSError as error:
+                failed.append(error)
+
+        # in a daemon thread, whose kind the workers inherit: one that is busy must not hold the process when it ends
+        starter = threading.Thread(target=prepare, daemon=True)
+        starter.start()
+        starter.join()
+        if failed:
+            raise ConfigError(
+                f"--web.listen-address: {self._address}: cannot listen: {failed[0]}; is another process on this port?"
+            ) from None
         self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
         self._thread.start()
 
@@ -64,10 +78,12 @@ class HttpServer:
         return int(self._server.bind_addr[1])
 
     def stop(self) -> None:
-        """Stops serving; requests in flight get a moment."""
-        self._server.stop()
+        """Stops serving; requests in flight get a moment. cheroot itself waits for each of them without end (a probe takes its time)."""
+        stopper = threading.Thread(target=self._server.stop, name="http stop", daemon=True)
+        stopper.start()
+        stopper.join(STOP_SECONDS)
         if self._thread is not None:
-            self._thread.join(5)
+            self._thread.join(STOP_SECONDS)
 
 
 def _quiet(msg: str = "", level: int = 20, traceback: bool = False) -> None:
