@@ -153,7 +153,10 @@ class Page(Collector):
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """The page and its content type, in the format that the Accept header asks for."""
-        encoder, content_type = choose_encoder(accept)
+        try:
+            encoder, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that is none: prometheus_client compares it all the same
+            encoder, content_type = choose_encoder("")
         openmetrics = content_type.startswith("application/openmetrics-text")
         pieces: list[bytes] = []
         if self._own is not None:

@@ -218,7 +218,10 @@ def _foreign_origin() -> bool:
     if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
         return True
     origin = request.headers.get("Origin")
-    return origin is not None and urlsplit(origin).netloc != request.host
+    try:
+        return origin is not None and urlsplit(origin).netloc != request.host
+    except ValueError:  # a broken address
+        return True
 
 
 def _add_reports(app: Flask, site: Site) -> None:
