@@ -24,6 +24,7 @@ from llm_exporter.generate.dashboards import PanelQuery, queries, rendered
 from llm_exporter.generate.dashboards_model import Needs
 
 LONG_RUN = pytest.mark.skipif(not os.environ.get("E2E_ALERTS"), reason="takes six minutes: make e2e-alerts")
+HANGS, WAKES = 8.0, 32.0  # of the short run
 LAST_SECOND = 345.0  # the slowest alert that resolves does so 40 s after the last queue is gone; Alertmanager may take 15 s more
 # An alert of the trouble arrives while it lasts; Alertmanager may hold it for one group interval.
 LATEST = ENDS + 15.0
@@ -76,18 +77,18 @@ def texts_are_right(notice: Notice, told: Told) -> None:
 def test_a_hang_reaches_a_person_and_goes(tmp_path: Path, prometheus: str, alertmanager_program: str) -> None:
     """The short run: both engines hang for a while; nothing else is told."""
     names = ("demo-vllm", "demo-sglang")
-    with play(Cast([hang(8.0, 30.0)], stall_after=5), tmp_path, prometheus=prometheus, alertmanager=alertmanager_program) as stage:
+    with play(Cast([hang(HANGS, WAKES)], stall_after=10), tmp_path, prometheus=prometheus, alertmanager=alertmanager_program) as stage:
         stalled = MUST["vllm-stalled"][0]
 
         def told(name: str, status: str) -> list[Notice]:
             return [n for n in stage.sink.of(name) if n.name == stalled.name and n.status == status]
 
         until(lambda: all(told(name, "firing") for name in names), 40, what="both stalls told")
-        assert stage.second < 30
+        assert stage.second < WAKES
         until(lambda: all(told(name, "resolved") for name in names), 40, what="both stalls resolved")
         for name in names:
             texts_are_right(told(name, "firing")[0], stalled)
-        assert {notice.name for notice in stage.sink.notices if notice.at < 30} == {stalled.name}
+        assert {notice.name for notice in stage.sink.notices if notice.at < WAKES} == {stalled.name}
         assert not [rule for rule in stage.prometheus.rules() if rule["health"] == "err"]
 
 
