@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,8 @@ from llm_exporter.sources.nvml import NvmlReader
 from llm_exporter.sources.processes import ProcessSearch
 from llm_exporter.state.hardware import HardwareState
 
+# NVML's utilisation is of its last sixth of a second on some GPUs, so it is looked at this often between two readings.
+GLANCE_SECONDS = 0.25
 GPU_SOURCES = ("nvml", "gpm", "gpu_processes")
 OWNER = "machine"
 
@@ -85,7 +88,8 @@ class Machine:
         self.state.configure({target.name: target.gpus for target in targets})
         self._gpu_on, self._host_on = config.gpu.enabled is not False, config.host.enabled is not False
         if self._gpu_on:
-            self._start("gpu", self.read_gpus, config.gpu.interval)
+            glances = max(1, round(config.gpu.interval / GLANCE_SECONDS))
+            self._start("gpu", self._beats(glances), config.gpu.interval / glances)
         else:
             self.state.disable(*GPU_SOURCES)
         if self._host_on:
@@ -98,6 +102,19 @@ class Machine:
         loop = Loop(task, tick, interval, lambda outcome, n: self._count(task, outcome, n))
         self._loops.append(loop)
         loop.start()
+
+    def _beats(self, glances: int) -> Callable[[float], None]:
+        """What the GPU's loop calls: one reading, then glances up to the next."""
+        beats = cycle(range(glances))
+        reader = self._gpu_reader
+
+        def beat(now: float) -> None:
+            if next(beats) == 0:
+                self.read_gpus(now)
+            elif isinstance(reader, NvmlReader):
+                reader.glance()
+
+        return beat
 
     def read_gpus(self, now: float) -> None:
         """One round of the GPU reader."""

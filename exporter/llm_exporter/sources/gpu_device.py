@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 _NOT_AVAILABLE = 2**64 - 1  # NVML's "no value" for 64-bit numbers
 _TICK_TOLERANCE = 0.5  # a slow call is due this much early, so that jitter does not make it a tick late
+_UTILIZATION = "nvmlDeviceGetUtilizationRates"
 _FIELD_VALUES = "nvmlDeviceGetFieldValues"
 _VALUE_BY_TYPE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _PROCESS_CALLS = (
@@ -72,6 +73,8 @@ class GpuDevice:
         self.constants: dict[tuple[str, str], float] = {}
         self._slow_at: float | None = None
         self.gpm: GpmSampler | None = None
+        self._short = tuple(row for row in self.rows if row.call == _UTILIZATION)
+        self._glances: dict[str, list[float]] = {}
         try:
             self.gpm = _gpm_sampler(library, parent_handle if self._is_mig else handle, gpu_instance)
         except Exception as error:  # noqa: BLE001  the binding may raise anything; GPM is optional
@@ -88,11 +91,27 @@ class GpuDevice:
             self._slow_at = now
         round_ = _Round(self, now, slow)
         values = round_.walk(self.rows)
+        for name, seen in self._glances.items():
+            if name in values:
+                values[name] = (sum(seen) + values[name]) / (len(seen) + 1)
+        self._glances.clear()
         processes = None if self.mig_enabled else round_.processes()
         if not round_.answered and round_.failures:
             reason = Counter(error.reason for error in round_.failures).most_common(1)[0][0]
             raise NvmlError(reason, Scope.DEVICE, f"every call on GPU {self.identity.gpu} fails")
         return GpuReading(at=now, **self.identity._asdict(), processes=processes, **values)
+
+    def glance(self) -> None:
+        """Look at utilisation once more between two readings, which then give the mean.
+
+        NVML's own sample may be a sixth of a second: a GPU that works every other second reads 100 % or 0 % by luck at one look a second.
+        """
+        try:
+            values = _Round(self, self._slow_at or 0.0, slow=False).walk(self._short)
+        except NvmlError:
+            return  # the next reading meets it too, and says so
+        for name, value in values.items():
+            self._glances.setdefault(name, []).append(value)
 
     def close(self) -> None:
         """Free what NVML holds for us."""

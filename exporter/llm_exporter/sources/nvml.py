@@ -79,6 +79,11 @@ class NvmlReader:
         self._log_changes(sources)
         return GpuTick(now, readings, sources)
 
+    def glance(self) -> None:
+        """Look at utilisation once more, between two ticks."""
+        for device in self._devices.values():
+            device.glance()
+
     def close(self) -> None:
         """Free samples and events, shut NVML down; safe to call twice."""
         library, self._library = self._library, None

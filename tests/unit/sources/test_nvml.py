@@ -6,6 +6,7 @@ import ctypes
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from fakes.nvml import FakeNvml
 from llm_exporter.hardware import GpuReading, GpuTick
 from llm_exporter.sources.nvml import NvmlReader
+from llm_exporter.state.hardware import HardwareState
 
 CASES = Path(__file__).parents[2] / "fixtures" / "cases"
 GPU = "GPU-00000000-0000-0000-0000-00000000000"
@@ -177,6 +179,32 @@ def test_nvml_11_unknown_error_takes_the_values_away_at_once_and_they_come_back(
 def test_nvml_13_utilisation_is_sampled_every_second() -> None:
     readings = [only(tick).utilization_ratio for tick in case("NVML-13").ticks(9)]
     assert readings == [1.0, 0.0] * 5
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.1, 0.45, 0.999])
+def test_nvml_13_looks_between_the_readings_tell_a_gpu_that_works_every_other_second(phase: float) -> None:
+    """Readings that fall where the GPU changes over would be all 100 or all 0 by luck: each comes up to 20 ms early or late."""
+    bench, state, chance = case("NVML-13"), HardwareState(), Random(1)
+    for beat in range(200):
+        bench.now = phase + beat / 4 + chance.uniform(-0.02, 0.02)
+        if beat % 4:
+            bench.reader.glance()
+        else:
+            state.add_gpus(bench.reader.tick(bench.now))
+            if beat >= 60:
+                (gpu,) = state.gpus(bench.now)
+                assert gpu.utilization_ratio == pytest.approx(0.5, abs=0.12)
+
+
+def test_a_glance_at_a_gpu_that_is_lost_is_left_to_the_next_reading() -> None:
+    bench = Bench({"init": "OK", "devices": [device()], "phases": [{"from_s": 0.5, "devices": [device(handle="NVML_ERROR_GPU_IS_LOST")]}]})
+    assert only(bench.reader.tick(0.0)).utilization_ratio == 0.4
+    bench.now = 0.75
+    bench.reader.glance()
+    bench.now = 1.0
+    assert not only(bench.reader.tick(1.0)).up
+    bench.reader.close()
+    bench.reader.glance()
 
 
 # ---- the table ----
