@@ -41,7 +41,6 @@ MOUNTED = "/etc/grafana/dashboards"
 # Metrics in panels that only some engines, releases or ways of starting them publish; all others are there for both engines.
 ENGINE_SPECIFIC: Mapping[str, str] = {
     "llm_disaggregated_queue_requests": "SGLang as a prefill or decode server",
-    "llm_prefill_time_share_ratio": "vLLM by requests' time; SGLang with its device timer",
     "llm_rank_kv_cache_usage_ratio": "several data-parallel ranks",
     "llm_requests_rejected_total": "vLLM; SGLang does not count refusals",
     "llm_requests_running_limit": "vLLM and SGLang do not say it in every release; else limits: running",
