@@ -121,11 +121,7 @@ class ProbePool:
                 waiting = _Waiting(process)
                 number = next(self._ids)
                 self._waiting[number] = waiting
-                # a pipe that broke just now: the reader's end tells all who wait
-                with contextlib.suppress(OSError):
-                    assert process.stdin is not None
-                    process.stdin.write(json.dumps({"id": number, **request}) + "\n")
-                    process.stdin.flush()
+                self._write(process, json.dumps({"id": number, **request}) + "\n")
             if not waiting.ready.wait(seconds + _GRACE_SECONDS):
                 process.kill()
             with self._lock:
@@ -133,6 +129,19 @@ class ProbePool:
             if waiting.answer is not None:
                 return waiting.answer
         raise ProbeProcessLost("the probe process gave no answer, twice; see its messages on stderr")
+
+    @staticmethod
+    def _write(process: subprocess.Popen[str], line: str) -> None:
+        """Puts a request into the child's pipe. The lock is held: a stuck child that does not read a long prompt must not keep it."""
+        assert process.stdin is not None
+        watch = threading.Timer(_GRACE_SECONDS, process.kill)
+        watch.daemon = True
+        watch.start()
+        # a pipe that broke just now: the reader's end tells all who wait
+        with contextlib.suppress(OSError):
+            process.stdin.write(line)
+            process.stdin.flush()
+        watch.cancel()
 
     def _running(self) -> subprocess.Popen[str]:
         """The child, started again where it has ended. The lock is held."""

@@ -111,3 +111,16 @@ def test_the_child_and_the_daemons_side_import_no_numpy() -> None:
         "print([name for name in ('numpy', 'scipy', 'matplotlib', 'rich') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_a_child_that_does_not_read_a_long_prompt_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_exporter.probing.pool._GRACE_SECONDS", 0.5)
+    prompt = f'{{"stream": true, "prompt": "{"word " * 100_000}"}}'  # more than a pipe takes
+    with ProbePool() as pool, StreamPlayer(chat_play()) as server:
+        pool.measure(call(server.url))
+        stuck = pool.pid
+        assert stuck is not None
+        os.kill(stuck, signal.SIGSTOP)
+        reading = pool.measure(ProbeCall(server.url, "/v1/chat/completions", prompt, {}, timeout_seconds=10.0))
+        assert reading.success
+        assert pool.pid != stuck
