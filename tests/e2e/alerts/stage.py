@@ -29,7 +29,7 @@ SCALE = 20
 SCRAPE_MS = 15_000 // SCALE
 
 HEAD = """\
-global: {{scrape_interval: 1s, scrape_timeout: 5s}}
+global: {{scrape_interval: 1s, scrape_timeout: 20s}}
 stall: {{after: {stall_after}s}}
 probe_modules:
   short: {{interval: 10s, timeout: 8s, prompt_tokens: 64, max_tokens: 8, cache: cold}}
