@@ -232,3 +232,10 @@ def test_a_page_that_was_refused_leaves_nothing() -> None:
 
 def test_an_error_quotes_a_long_line_in_part() -> None:
     assert len(refused("a 1\n" + "x" * 100_000 + "\n").detail) < 300
+
+
+def test_series_share_their_labels() -> None:
+    """Field case TGT-13: 60 000 lines with labels of their own each would hold 100 MB for as long as the target is there."""
+    page = PageParser().parse(b'a{model="m",rank="1"} 1\nb{rank="1",model="m"} 2\n')
+    first, second = page.shape.series
+    assert [pair is other for pair, other in zip(first.labels, second.labels, strict=True)] == [True, True]

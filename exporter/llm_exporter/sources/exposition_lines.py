@@ -7,6 +7,7 @@ for the lines that it has not seen before. Raises `BadLineError` with the reason
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple, NoReturn
 
 
@@ -174,7 +175,7 @@ def _labels(text: str, at: int) -> tuple[tuple[tuple[str, str], ...], int]:
     while True:
         close = _CLOSE.match(text, at)
         if close:
-            return tuple(sorted(labels.items())), close.end()
+            return _pairs(labels), close.end()
         match = _LABEL.match(text, at)
         if not match:
             raise BadLineError("broken labels")
@@ -184,4 +185,14 @@ def _labels(text: str, at: int) -> tuple[tuple[tuple[str, str], ...], int]:
         labels[name] = _unescape(match[2])
         at = match.end()
         if match[3] == "}":
-            return tuple(sorted(labels.items())), at
+            return _pairs(labels), at
+
+
+def _pairs(labels: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(map(_pair, labels.keys(), labels.values())))
+
+
+@lru_cache(maxsize=8192)
+def _pair(name: str, value: str) -> tuple[str, str]:
+    """One object for all series that have it: on a page of 60 000 lines the labels would take most of the memory."""
+    return name, value
