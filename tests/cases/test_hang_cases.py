@@ -85,6 +85,9 @@ def second(by: object) -> int:
 @pytest.mark.parametrize("interval", INTERVALS)
 def test_hang_01_a_spinning_kernel_is_a_stall_whatever_utilisation_says(interval: int) -> None:
     ticks = list(play("HANG-01", interval))
+    assert ticks[0].values["llm_signal_status", "chat", "gpu_starved", "", "one_scrape"] == 1, (
+        "the GPU is there: it is the second page that lacks"
+    )
     by = second(checks("HANG-01")["engine_stalled"]["by"])
     assert all(tick.one("llm_engine_stalled") == 1 for tick in ticks if tick.at >= by)
     assert ticks[0].one("llm_engine_stalled") == 0

@@ -37,14 +37,19 @@ def _stalled(view: TargetView) -> Outcome:
 def _starved(view: TargetView) -> Outcome:
     if view.decision is None:
         return NOTHING
-    return unknown(Status.NEEDS_GPU) if view.decision.starved is None else known(float(view.decision.starved))
+    return unknown(_no_gap(view)) if view.decision.starved is None else known(float(view.decision.starved))
+
+
+def _no_gap(view: TargetView) -> Status:
+    """Why nothing is known of the GPU beside the work: there is no work to compare with before the second scrape."""
+    return Status.NEEDS_GPU if view.gpu is None or len(view.store.frames) > 1 else Status.ONE_SCRAPE
 
 
 def _starved_ratio(view: TargetView) -> Outcome:
     if view.decision is None:
         return NOTHING
     if view.decision.gap is None:
-        return unknown(Status.NEEDS_GPU)
+        return unknown(_no_gap(view))
     return Outcome({(window,): gap for window, gap in view.decision.gaps.items()})
 
 
@@ -52,7 +57,7 @@ def _verdict(view: TargetView) -> Outcome:
     if view.decision is None:
         return NOTHING
     needs_gpu = view.decision.cause == "unknown" and view.decision.gap is None
-    return Outcome({(cause,): float(cause == view.decision.cause) for cause in CAUSES}, Status.NEEDS_GPU if needs_gpu else None)
+    return Outcome({(cause,): float(cause == view.decision.cause) for cause in CAUSES}, _no_gap(view) if needs_gpu else None)
 
 
 def _scores(view: TargetView) -> Outcome:
