@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,10 @@ class HttpServer:
         """Stops serving; requests in flight get a moment. cheroot itself waits for each of them without end (a probe takes its time)."""
         stopper = threading.Thread(target=self._server.stop, name="http stop", daemon=True)
         stopper.start()
+        until = time.monotonic() + STOP_SECONDS
         stopper.join(STOP_SECONDS)
         if self._thread is not None:
-            self._thread.join(STOP_SECONDS)
+            self._thread.join(max(0.0, until - time.monotonic()))
 
 
 def _quiet(msg: str = "", level: int = 20, traceback: bool = False) -> None:

@@ -213,12 +213,12 @@ def _by_key(entries: Iterable[Entry]) -> dict[Key, list[Entry]]:
 
 
 def _bound(text: str) -> float | None:
-    """Bound of a bucket as a number: "1", "1.0" and "1e+00" are one bound. None where it is none."""
+    """Bound of a bucket as a number: "1", "1.0" and "1e+00" are one bound. None where it is none: times and lengths are never negative."""
     try:
         bound = float(text)
     except ValueError:
         return None
-    return None if bound != bound else bound
+    return bound if bound >= 0.0 else None  # NaN is not either
 
 
 def _member(entry: Entry) -> Mapping[str, str] | tuple[tuple[str, str], ...]:

@@ -77,3 +77,11 @@ def test_a_bucket_holds_whole_requests(value: str) -> None:
     buckets = [value for slot, value in zip(reading.layout.slots, reading.values, strict=True) if slot.part == "bucket"]
     assert buckets == [math.floor(float(value)), 4.0]
     assert dict(reading.anomalies) == {"broken_counts": 1}
+
+
+@pytest.mark.parametrize("bound", ["-1", "-Inf", "NaN", "-5e-324", "abc", ""])
+def test_a_bound_that_no_time_can_have_is_left_out(bound: str) -> None:
+    labels = 'engine="0",model_name="m"'
+    counts = ((bound, 1), ("1", 2), ("+Inf", 4))
+    reading = read([*(f'{TTFT}_bucket{{{labels},le="{le}"}} {count}' for le, count in counts), f"{TTFT}_sum{{{labels}}} 2.5"])
+    assert [slot.le for slot in reading.layout.slots if slot.part == "bucket"] == [1.0, math.inf]
