@@ -5,6 +5,7 @@ A call into the driver that hangs stops the GPU thread only; the publishing thre
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
@@ -21,6 +22,8 @@ from llm_exporter.sources.host import HostReader
 from llm_exporter.sources.nvml import NvmlReader
 from llm_exporter.sources.processes import ProcessSearch
 from llm_exporter.state.hardware import HardwareState
+
+log = logging.getLogger("llm_exporter.machine")
 
 # NVML's utilisation is of its last sixth of a second on some GPUs, so it is looked at this often between two readings.
 GLANCE_SECONDS = 0.25
@@ -72,6 +75,7 @@ class Machine:
         self._settings: tuple[object, ...] = ()
         self._loops: list[Loop] = []
         self._gpu_on = self._host_on = False
+        self._lost: set[str] = set()
 
     def apply(self, config: Config, targets: Iterable[Target]) -> None:
         """Takes over the configuration; loops start anew only where their settings changed."""
@@ -118,7 +122,20 @@ class Machine:
 
     def read_gpus(self, now: float) -> None:
         """One round of the GPU reader."""
-        self.state.add_gpus(self._gpu_reader.tick(now))
+        tick = self._gpu_reader.tick(now)
+        self.state.add_gpus(tick)
+        self._log_lost(
+            {reading.gpu: reading.down_reason for reading in tick.readings if not reading.up}, {r.gpu for r in tick.readings if r.up}
+        )
+
+    def _log_lost(self, down: dict[str, str], up: set[str]) -> None:
+        """One line when a GPU goes and one when it is back; while NVML as a whole is down its own line stands for all."""
+        for gpu, reason in down.items():
+            if gpu not in self._lost:
+                log.warning("GPU %s does not answer; the others are read as before", gpu, extra={"source": "nvml", "reason": reason})
+        for gpu in self._lost & up:
+            log.info("GPU %s answers again", gpu, extra={"source": "nvml"})
+        self._lost = (self._lost - up) | set(down)
 
     def read_hosts(self, now: float) -> None:
         """One round of the host reader."""
