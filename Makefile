@@ -37,6 +37,9 @@ bench: $(STAMP) ## run every benchmark and print ratios
 accuracy: $(STAMP) ## measure how often the verdict is right; writes docs/verdict-accuracy.md
 	@$(BIN)/python -m llm_exporter.daemon.accuracy tests/fixtures/recordings/h200 --workloads tests/fixtures/hardware/h200-workloads.json --simulated --out docs/verdict-accuracy.md
 
+e2e-alerts: $(STAMP) ## alerts end to end with the real programs, all scenarios at once (six minutes)
+	@E2E_ALERTS=1 $(BIN)/python -m pytest -q -n0 -p no:randomly tests/e2e/alerts
+
 e2e-report: $(STAMP) ## make a review from a real Prometheus with five weeks of generated history
 	@$(BIN)/python -m pytest -q -n0 -p no:randomly tests/e2e/report
 
