@@ -54,6 +54,7 @@ class EngineStore:
             self._book = CounterBook()
             self._frames.clear()
             self.progress = Progress()
+        self._identity.note_engine(at, reading.engine)
         merged, changes = self._book.add(reading)
         self._note_identity(reading, self.latest, merged, at, restarted=changes.restarted)
         frame = Frame(at, merged.table, merged.unwrapped)

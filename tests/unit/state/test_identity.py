@@ -37,3 +37,20 @@ def test_a_crash_loop_is_restarts(pages: list[tuple[float, float, float]]) -> No
     store = played(*pages)
     assert not store.identity_unstable
     assert store.counted.restarts == 3
+
+
+@pytest.mark.parametrize(
+    ("engines", "unstable"),
+    [
+        (["vllm", "sglang"] * 3, True),
+        (["vllm", "vllm", "sglang", "sglang"] * 2, True),
+        (["vllm"] * 5 + ["sglang"] * 5, False),  # a move, and
+        (["vllm"] * 3 + ["sglang"] * 3 + ["vllm"] * 3, False),  # its way back
+    ],
+    ids=["in turn", "in turn by twos", "moved", "moved back"],
+)
+def test_two_engines_in_turn_are_two_servers(engines: list[str], unstable: bool) -> None:
+    store = EngineStore()
+    for at, engine in enumerate(engines):
+        store.add(reading(SHAPE, (1.0 + at, 1.0, 1.0), engine=engine), 5.0 * at)
+    assert store.identity_unstable is unstable
