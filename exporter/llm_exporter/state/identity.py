@@ -1,7 +1,8 @@
 """Is it still the same server? Several servers behind one address, answering in turn, make nonsense of every counter.
 
 Three kinds of proof: an engine that comes back after another was seen; process start times that do; and, where the page has none (SGLang,
-vLLM with several processes), falls whose low values go on from the lows of the fall before, and whose highs go on from its highs: two counters side by side.
+vLLM with several processes), falls whose low values go on from the lows of the fall before, and whose highs go on from its highs: two
+counters side by side.
 """
 
 from __future__ import annotations
