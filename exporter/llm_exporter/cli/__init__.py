@@ -7,6 +7,7 @@ nowhere else: 0 fine, 1 failed, 2 wrong usage or configuration.
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Mapping
 
@@ -58,6 +59,9 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point. Maps errors to exit codes; raises SystemExit always."""
+    if sys.argv[1:2] == ["serve"]:
+        # A reload asked for while the daemon is still being imported must not end it; the file is read after this anyway.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except click.exceptions.Abort:

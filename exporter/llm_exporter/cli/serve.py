@@ -29,7 +29,6 @@ log = logging.getLogger("llm_exporter.serve")
 def command(config_file: Path, address: str, web_config: Path | None, level: str, form: str) -> None:
     """Runs until a signal ends it."""
     set_up(level, form)
-    daemon = Daemon(config_file)
     ended, hup = threading.Event(), threading.Event()
 
     def on_end(_number: int, _frame: FrameType | None) -> None:
@@ -42,6 +41,7 @@ def command(config_file: Path, address: str, web_config: Path | None, level: str
     signal.signal(signal.SIGTERM, on_end)
     signal.signal(signal.SIGINT, on_end)
     signal.signal(signal.SIGHUP, on_hup)
+    daemon = Daemon(config_file)
     daemon.start()
     app = application(daemon, daemon.web_settings)
     server = HttpServer(app, address, threads=daemon.web_settings().max_requests, web_config=web_config)

@@ -48,3 +48,4 @@ def set_up(level: str, form: str) -> None:
     root.setLevel({"warn": "WARNING"}.get(level, level.upper()))
     for noisy in ("apscheduler", "urllib3", "werkzeug"):
         logging.getLogger(noisy).setLevel("WARNING")
+    logging.getLogger("apscheduler.executors").setLevel("CRITICAL")  # it logs each failure of a job; schedule.py does, too

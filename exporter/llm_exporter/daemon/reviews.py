@@ -15,6 +15,7 @@ from typing import Any
 from llm_exporter.config.crontab import next_fire
 from llm_exporter.config.model import Report
 from llm_exporter.daemon.schedule import At, Every, Job
+from llm_exporter.errors import LlmExporterError
 from llm_exporter.expose.page import Page
 from llm_exporter.report import directory
 from llm_exporter.report.schedule import Run, command_line, due
@@ -109,5 +110,4 @@ def _run(arguments: Sequence[str]) -> None:
     finished = subprocess.run(list(arguments), check=False, capture_output=True, text=True, timeout=LONGEST_RUN_SECONDS)  # noqa: S603
     if finished.returncode:
         last = (finished.stderr.strip().splitlines() or ["no output"])[-1]
-        log.error("the review failed with code %d: %s", finished.returncode, last, extra={"task": "report"})
-        raise RuntimeError("report failed")
+        raise LlmExporterError(f"the review failed with code {finished.returncode}: {last}")

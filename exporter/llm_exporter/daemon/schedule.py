@@ -18,6 +18,8 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
+from llm_exporter.errors import LlmExporterError
+
 log = logging.getLogger("llm_exporter.schedule")
 
 # A job that starts later than this after its time counts as missed; made-up runs are coalesced into one.
@@ -118,9 +120,12 @@ class Schedule:
         job = self._jobs.get(event.job_id)
         task = job.task if job is not None else "other"
         outcome = _OUTCOMES[event.code]
-        self._count(task, outcome, 1)
         if event.code == EVENT_JOB_ERROR:
-            log.error("bug in job %s: %s", event.job_id, event.traceback, extra={"task": task})
+            if isinstance(event.exception, LlmExporterError):  # what failed is not this program: a traceback would say nothing
+                log.error("job %s failed: %s", event.job_id, event.exception, extra={"task": task})
+            else:
+                log.error("bug in job %s: %r\n%s", event.job_id, event.exception, event.traceback, extra={"task": task})
+        self._count(task, outcome, 1)
 
     def next_run(self, name: str) -> datetime | None:
         """When the job runs next; None where it is not scheduled."""

@@ -24,5 +24,5 @@ def _anomalies(view: TargetView) -> Outcome:
 SIGNALS: tuple[Signal, ...] = (
     Signal("llm_engine_state", Unit.FLAG, "1 for the state that the engine is in: loading, ready, sleeping or unknown.", of_target=_state, labels=("state",), bound="state (4)", uses=("awake",)),
     Signal("llm_engine_restarts_total", Unit.COUNT, "Restarts of the engine seen since the exporter started.", of_target=_restarts, kind=Kind.COUNTER, bound="1"),
-    Signal("llm_input_anomalies_total", Unit.COUNT, "Impossible inputs seen: counters that are negative or no number, buckets that fall, more hits than lookups.", of_target=_anomalies, kind=Kind.COUNTER, bound="1"),
+    Signal("llm_input_anomalies_total", Unit.COUNT, "Impossible inputs seen: values that are negative, no number or beyond 1e30, buckets that fall or hold fractions, more hits than lookups, more models, ranks or label values than are kept.", of_target=_anomalies, kind=Kind.COUNTER, bound="1"),
 )

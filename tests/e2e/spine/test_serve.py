@@ -69,6 +69,19 @@ def test_sighup_takes_over_what_changed_and_a_bad_file_changes_nothing(tmp_path:
             assert set(exporter.targets()) == {"chat"}
 
 
+def test_a_reload_asked_for_while_serve_is_being_imported_ends_nothing() -> None:
+    code = (
+        "import signal, sys\n"
+        "from llm_exporter.cli import main\n"
+        "sys.argv = ['llm-exporter', *sys.argv[1:]]\n"
+        "try: main()\n"
+        "except SystemExit: print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)\n"
+    )
+    for command, ignored in (("serve", "True"), ("kv", "False")):
+        said = subprocess.run([sys.executable, "-c", code, command, "--help"], check=True, capture_output=True, text=True, timeout=60)
+        assert said.stdout.splitlines()[-1] == ignored
+
+
 @pytest.mark.slow
 def test_sigterm_ends_within_three_seconds_whatever_hangs(tmp_path: Path) -> None:
     config = tmp_path / "llm-exporter.yml"

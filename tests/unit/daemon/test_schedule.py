@@ -12,6 +12,7 @@ import pytest
 from llm_exporter.config.model import ProbeModule
 from llm_exporter.daemon.probes import Probes
 from llm_exporter.daemon.schedule import At, Every, Job, Schedule
+from llm_exporter.errors import LlmExporterError
 from llm_exporter.expose.page import Page
 
 
@@ -44,6 +45,29 @@ def test_jobs_run_and_are_counted_and_a_bug_in_one_ends_nothing() -> None:
         assert counted.wait_for("b", "failed", 2)
     finally:
         schedule.stop()
+
+
+def test_what_failed_outside_is_one_line_and_only_a_bug_has_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    counted = Counted()
+    schedule = Schedule(counted)
+
+    def outside() -> None:
+        raise LlmExporterError("the review failed with code 1: Prometheus refuses connections")
+
+    def bug() -> None:
+        raise RuntimeError("bug")
+
+    schedule.apply({"outside": Job("report", Every(0.02, first=0.0), outside, 1), "bug": Job("b", Every(0.02, first=0.0), bug, 1)})
+    schedule.start()
+    try:
+        assert counted.wait_for("report", "failed")
+        assert counted.wait_for("b", "failed")
+    finally:
+        schedule.stop()
+    lines = [record.getMessage() for record in caplog.records if record.name == "llm_exporter.schedule"]
+    assert "job outside failed: the review failed with code 1: Prometheus refuses connections" in lines
+    assert all("in bug" in line for line in lines if "job bug" in line)
+    assert any("job bug" in line for line in lines)
 
 
 def test_a_job_never_overlaps_with_itself() -> None:
