@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -64,11 +64,24 @@ def read_recording(folder: Path) -> Recording:
             raise UsageError(f"{path}: second {match[1]} is there twice; keep one of .prom and .fail")
         moments[second] = Moment(second, _scraped(path, match[2]))
     if not moments:
+        inside = recordings_in(folder)
+        if inside:
+            raise UsageError(f"{folder}: is no recording but holds {len(inside)}, one of each target: give {_named(inside)}")
         raise UsageError(f"{folder}: holds no tNNN.prom or tNNN.fail; the number is seconds after the start, three digits or more")
     found = Recording(folder.resolve().name, tuple(moments[second] for second in sorted(moments)), (), (), _meta(folder / "meta.json"))
     return found._replace(
         gpu=tuple(_lines(folder / "gpu.jsonl", found.started_at)), host=tuple(_lines(folder / "host.jsonl", found.started_at))
     )
+
+
+def recordings_in(folder: Path) -> list[Path]:
+    """The recordings right below a folder, by name: `record --out DIR` makes one of each target."""
+    below = sorted(path for path in folder.iterdir() if path.is_dir())
+    return [path for path in below if any(_FILE.fullmatch(file.name) for file in path.iterdir())]
+
+
+def _named(folders: Sequence[Path], most: int = 8) -> str:
+    return " ".join(map(str, folders[:most])) + (f" (and {len(folders) - most} more)" if len(folders) > most else "")
 
 
 def _meta(path: Path) -> Mapping[str, Any]:

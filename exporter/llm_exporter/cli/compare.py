@@ -84,11 +84,17 @@ def differences_table(rows: list[Difference]) -> Table:
     return table
 
 
+# What is served and by whom comes before the conditions: it says most about a difference.
+_WHO = ("engine", "engine_version", "model")
+
+
 def unlike(documents: list[dict[str, Any]]) -> list[str]:
-    """Conditions in which the servers differ: a reader must know them before believing a speed-up."""
+    """In what the servers differ, engine and model first: a reader must know them before believing a speed-up."""
     lines = []
-    for name in documents[0]["conditions"]:
-        values = [document["conditions"].get(name) for document in documents]
+    stated = [{**{name: document[name] for name in _WHO}, **document["conditions"]} for document in documents]
+    for name in stated[0]:
+        values = [one.get(name) for one in stated]
         if any(value != values[0] for value in values):
+            name = name.replace("_", " ") if name in _WHO else name
             lines.append(f"not the same: {name} " + " against ".join("not known" if value is None else str(value) for value in values))
     return lines

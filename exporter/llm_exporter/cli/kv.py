@@ -72,10 +72,16 @@ def kv_document(config_json: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
         "bytes_per_token": cache.bytes_per_token,
         "bytes_per_token_beyond_windows": cache.bytes_per_token_beyond_windows,
         "context_tokens": context,
+        "model_context_tokens": shape.context_tokens,
         "bytes_per_request": cache.bytes_per_request(context),
         "notes": list(shape.notes),
         "assumptions": [],
     }
+    if shape.context_tokens is not None and context > shape.context_tokens:
+        document["notes"].append(
+            f"--context {context} is beyond the {shape.context_tokens} tokens of the model's config: a server refuses it unless "
+            "the positions are scaled (for example YaRN)"
+        )
     if flags["gpu_memory"] is not None:
         document["fits"] = _fits(config_json, config, cache, context, flags, document["assumptions"])
     if flags["url"] is not None:
@@ -102,17 +108,34 @@ def _fits(
         f"{_size(_WORKSPACE)} are kept free for activations and the framework",
         "requests share nothing; a shared prefix lets more fit",
     ]
-    fits: dict[str, Any] = {"memory_bytes": memory, "weight_bytes": per_gpu, "free_bytes": free, "longest_context_tokens": 0}
-    if free <= 0:
-        fits["concurrency"] = 0
+    fits: dict[str, Any] = {"memory_bytes": memory, "weight_bytes": per_gpu, "free_bytes": max(0.0, free), "longest_context_tokens": 0}
+    missing = cache.bytes_per_request(1) - free
+    fits["does_fit"] = missing <= 0
+    if missing > 0:
+        fits["missing_bytes"], fits["concurrency"] = missing, 0
+        fits["verdict"] = f"does not fit: needs {_size(missing)} more on each GPU for the weights, the workspace and one token of cache"
         return fits
-    fits["longest_context_tokens"] = cache.longest_context(free)
+    limit = cache.shape.context_tokens
+    fits["longest_context_tokens"], fits["longest_context_bound_by"] = _capped(cache.longest_context(free), limit)
     fits["capacity_tokens"] = int(free // cache.bytes_per_token)
     fits["concurrency"] = cache.concurrency(free, context)
     if flags["concurrency"] is not None:
         fits["requests"] = flags["concurrency"]
-        fits["longest_context_tokens_of_each"] = cache.longest_context(free, flags["concurrency"])
+        each = _capped(cache.longest_context(free, flags["concurrency"]), limit)
+        fits["longest_context_tokens_of_each"], fits["longest_context_of_each_bound_by"] = each
     return fits
+
+
+def _capped(tokens: int | None, limit: int | None) -> tuple[int | None, str | None]:
+    """(tokens, what binds: "memory" or "model"); None, None where nothing does.
+
+    Args:
+        tokens: what the memory holds; None: any number.
+        limit: what the model's config allows; None: it does not say.
+    """
+    if limit is not None and (tokens is None or tokens >= limit):
+        return limit, "model"
+    return tokens, None if tokens is None else "memory"
 
 
 def _server(url: str, headers: tuple[str, ...], cache: Cache) -> dict[str, Any]:
@@ -154,13 +177,15 @@ def _show(console: Console, document: Mapping[str, Any]) -> None:
         table.add_row("per token beyond the windows", _exact(document["bytes_per_token_beyond_windows"]))
     table.add_row(f"per request of {document['context_tokens']} tokens", _exact(document["bytes_per_request"]))
     if fits := document.get("fits"):
-        longest = fits["longest_context_tokens"]
-        table.add_row("free for the cache", _size(fits["free_bytes"]))
-        table.add_row("longest context of one request", "no limit" if longest is None else f"{longest} tokens")
-        table.add_row(f"requests of {document['context_tokens']} tokens at once", str(fits["concurrency"]))
-        if "requests" in fits:
-            each = fits["longest_context_tokens_of_each"]
-            table.add_row(f"context of each of {fits['requests']} requests", "no limit" if each is None else f"{each} tokens")
+        if "verdict" in fits:
+            table.add_row("fits", fits["verdict"])
+        else:
+            table.add_row("free for the cache", _size(fits["free_bytes"]))
+            table.add_row("longest context of one request", _bound(fits["longest_context_tokens"], fits["longest_context_bound_by"]))
+            table.add_row(f"requests of {document['context_tokens']} tokens at once", str(fits["concurrency"]))
+        if "longest_context_tokens_of_each" in fits:
+            each = _bound(fits["longest_context_tokens_of_each"], fits["longest_context_of_each_bound_by"])
+            table.add_row(f"context of each of {fits['requests']} requests", each)
     if server := document.get("server"):
         table.add_row("the server holds", "not said" if server["capacity_tokens"] is None else f"{server['capacity_tokens']} tokens")
         if server["bytes_per_token_measured"] is not None:
@@ -173,6 +198,13 @@ def _show(console: Console, document: Mapping[str, Any]) -> None:
         console.print(f"note: {note}", highlight=False)
     for line in document["assumptions"]:
         console.print(f"assumed: {line}", highlight=False)
+
+
+def _bound(tokens: int | None, binds: str | None) -> str:
+    """A length and what limits it."""
+    if tokens is None:
+        return "no limit"
+    return f"{tokens} tokens, " + ("the model's own limit" if binds == "model" else "what the memory holds")
 
 
 def _exact(count: float) -> str:

@@ -19,6 +19,8 @@ KV_DTYPES: Mapping[str, float] = {
     "fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
     "int8": 1, "fp4": 0.5, "nvfp4": 0.5, "int4": 0.5,
 }  # fmt: skip
+SMALLEST_SIZE = 2**20
+"""No GPU and no model is smaller: a lesser size is a number whose unit was forgotten."""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
@@ -101,12 +103,15 @@ def parse_bytes(text: str) -> float:
     """`80GiB`, `80G`, `80000000000`.
 
     Raises:
-        UsageError: no size.
+        UsageError: no size, or one so small that its unit was forgotten (`80` is 80 bytes).
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgtKMGT]?i?)[bB]?\s*", text)
     if match is None or match[2].lower() not in _UNITS:
         raise UsageError(f"{text!r} is no size; write for example 80GiB or 80GB")
-    return float(match[1]) * _UNITS[match[2].lower()]
+    size = float(match[1]) * _UNITS[match[2].lower()]
+    if size < SMALLEST_SIZE:
+        raise UsageError(f"{text.strip()!r} is {size:.0f} bytes, less than any GPU or model has; write the unit, for example {match[1]}GiB")
+    return size
 
 
 def capacity_tokens(blocks: int, block_tokens: int) -> int:

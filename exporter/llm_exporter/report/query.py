@@ -231,7 +231,8 @@ _HINTS = {
     "too_much": "raise --query.max-samples or --query.timeout of the server, or load the generated recording rules",
     "http_401": "set report.prometheus.authorization (or basic_auth) in the configuration",
     "http_403": "these credentials may not query this server or tenant",
-    "http_404": "the API is under a prefix: Mimir /prometheus, VictoriaMetrics cluster /select/0/prometheus; add it to the URL",
+    "http_404": "is this Prometheus? Give its address, not an exporter's; or its API may be under a prefix that the URL lacks "
+    "(Mimir /prometheus, VictoriaMetrics cluster /select/0/prometheus)",
     "redirect": "give the address that it redirects to; credentials are not carried along",
     "not_prometheus": "is this a login page or Grafana? Give the address of Prometheus itself",
     "tls": "check the certificate, or set tls_config",

@@ -89,6 +89,17 @@ def test_two_folders_of_one_name_are_refused(tmp_path: Path) -> None:
         replay([one, two], Config())
 
 
+def test_the_folder_above_recordings_names_those_in_it(tmp_path: Path) -> None:
+    for name in ("coder", "chat"):
+        folder(tmp_path / "rec", name, list(VLLM[:1]))
+    (tmp_path / "rec" / "notes").mkdir()
+    with pytest.raises(UsageError) as caught:
+        replay([tmp_path / "rec"], Config())
+    assert str(caught.value).endswith(f"give {tmp_path / 'rec' / 'chat'} {tmp_path / 'rec' / 'coder'}")
+    with pytest.raises(UsageError, match=r"holds no tNNN\.prom"):
+        replay([tmp_path / "rec" / "notes"], Config())
+
+
 def test_stepping_shows_every_moment() -> None:
     recording = recorded("chat", VLLM)
     played = Replay([recording], Config())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,16 @@ def test_worked_examples_of_capacity() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("80GiB", 80 * 2**30), ("80GB", 80e9), ("80G", 80e9), ("1.5TiB", 1.5 * 2**40), ("512", 512), ("24gib", 24 * 2**30)]
+    ("text", "count"),
+    [
+        ("80GiB", 80 * 2**30),
+        ("80GB", 80e9),
+        ("80G", 80e9),
+        ("1.5TiB", 1.5 * 2**40),
+        ("1MiB", 2**20),
+        ("1048576", 2**20),
+        ("24gib", 24 * 2**30),
+    ],
 )
 def test_sizes(text: str, count: float) -> None:
     assert parse_bytes(text) == count
@@ -237,9 +247,10 @@ def test_the_command_says_what_fits_and_what_it_assumes(config_file: Path) -> No
     free = 0.9 * 80 * 2**30 - 16e9 - 2**30
     fits = document["fits"]
     assert fits["free_bytes"] == pytest.approx(free)
-    assert fits["longest_context_tokens"] == int(free // 131_072)
+    assert (fits["longest_context_tokens"], fits["longest_context_bound_by"]) == (131_072, "model")
     assert fits["concurrency"] == int(free // (131_072 * 32768))
     assert fits["longest_context_tokens_of_each"] == int(free // (4 * 131_072))
+    assert fits["longest_context_of_each_bound_by"] == "memory"
     assert any("90% of 80 GiB" in line for line in document["assumptions"])
 
 
@@ -254,9 +265,38 @@ def test_weights_are_exact_where_an_index_lies_beside_the_config(config_file: Pa
     assert run(str(config_file), "--gpu-memory", "80GiB", "--tp", "2")["fits"]["weight_bytes"] == 61_500_000
 
 
-def test_a_model_that_does_not_fit_fits_nothing(config_file: Path) -> None:
-    fits = run(str(config_file), "--gpu-memory", "8GiB")["fits"]
-    assert (fits["concurrency"], fits["longest_context_tokens"]) == (0, 0)
+@pytest.mark.parametrize("flag", ["--gpu-memory", "--weights"])
+def test_a_size_whose_unit_was_forgotten_is_refused(config_file: Path, flag: str) -> None:
+    given = {"--gpu-memory": "80GiB", "--weights": "16GB", flag: "80"}
+    with pytest.raises(UsageError, match=r"'80' is 80 bytes.*80GiB"):
+        CliRunner().invoke(command, [str(config_file), *(word for pair in given.items() for word in pair)], catch_exceptions=False)
+
+
+def test_a_model_that_does_not_fit_says_so_in_words_and_by_how_much(config_file: Path) -> None:
+    arguments = [str(config_file), "--gpu-memory", "10GiB", "--weights", "16GiB"]
+    fits = run(*arguments)["fits"]
+    missing = 16 * 2**30 + 2**30 + 131_072 - 0.9 * 10 * 2**30
+    assert (fits["does_fit"], fits["concurrency"], fits["longest_context_tokens"], fits["free_bytes"]) == (False, 0, 0, 0)
+    assert fits["missing_bytes"] == pytest.approx(missing)
+    table = CliRunner().invoke(command, arguments, catch_exceptions=False, env={"COLUMNS": "200"}).output
+    assert "does not fit: needs 8 GiB more" in fits["verdict"]
+    assert fits["verdict"] in table
+    assert not re.search(r"-\d", table), "never a negative size"
+    assert "free for the cache" not in table
+
+
+def test_the_models_limit_caps_the_longest_context_and_is_named(config_file: Path) -> None:
+    arguments = [str(config_file), "--gpu-memory", "80GiB"]
+    assert "131072 tokens, the model's own limit" in CliRunner().invoke(command, arguments, env={"COLUMNS": "200"}).output
+    small = run(str(config_file), "--gpu-memory", "24GiB", "--weights", "16GB")["fits"]
+    assert small["longest_context_tokens"] == int((0.9 * 24 * 2**30 - 16e9 - 2**30) // 131_072)
+    assert small["longest_context_bound_by"] == "memory"
+
+
+@pytest.mark.parametrize(("context", "warned"), [("131072", False), ("200000", True)])
+def test_a_context_beyond_the_models_limit_is_warned_of(config_file: Path, context: str, warned: bool) -> None:
+    notes = run(str(config_file), "--context", context)["notes"]
+    assert any(f"--context {context} is beyond the 131072 tokens" in note for note in notes) is warned
 
 
 def test_the_table_has_the_same_figures(config_file: Path) -> None:

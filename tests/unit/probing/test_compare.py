@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from llm_exporter.cli.compare import unlike
 from llm_exporter.probing.compare import Difference, difference, sentence
 
 
@@ -59,3 +60,15 @@ def test_the_sentence_for_no_difference_and_for_too_few_samples() -> None:
     assert "No real difference between A and B" in sentence("A", "B", [row_of(2048, 0.001, 1.0, real=False)])
     assert "Too few samples" in sentence("A", "B", [Difference(1, "cold", 0.1, None, None, 1.1, None, False)])
     assert "Nothing can be compared" in sentence("A", "B", [])
+
+
+def test_what_differs_begins_with_engine_version_and_model() -> None:
+    one = {"engine": "vllm", "engine_version": "0.22.0", "model": "llama", "conditions": {"gpu": None, "cache": ["cold"]}}
+    two = {"engine": "sglang", "engine_version": None, "model": "qwen", "conditions": {"gpu": "H200", "cache": ["cold"]}}
+    assert unlike([one, two]) == [
+        "not the same: engine vllm against sglang",
+        "not the same: engine version 0.22.0 against not known",
+        "not the same: model llama against qwen",
+        "not the same: gpu not known against H200",
+    ]
+    assert unlike([one, one]) == []

@@ -148,6 +148,13 @@ def test_the_deadline_holds_for_all_questions_together() -> None:
         client.range("up", 0, 300, 300, sink=lambda _: None)
 
 
+def test_an_address_without_the_api_may_be_no_prometheus_or_lack_a_prefix() -> None:
+    with server(lambda *_: (404, "text/plain", b"not found")) as url, pytest.raises(FetchError) as caught:
+        ask(url, 0, 300)
+    assert caught.value.hint.startswith("is this Prometheus?")
+    assert "may be under a prefix" in caught.value.hint
+
+
 def test_prefix_headers_and_no_secret_in_errors() -> None:
     seen: list[tuple[Query, dict[str, str]]] = []
 
