@@ -28,7 +28,7 @@ GPU_TARGET = Metric("llm_gpu_target", _G, Unit.FLAG, "1 for each GPU that serves
 GPU_EXPECTED = Metric("llm_gpu_expected_devices", _G, Unit.COUNT, "GPUs that should be there, by gpu.expected_count.", (), "1")
 
 HOST_CORES = Metric("llm_host_process_cpu_cores", _G, Unit.CORES, "CPU cores used by the target's processes, by their work.", ("target", "role"), "7 roles")
-HOST_HOTTEST = Metric("llm_host_hottest_thread_ratio", _G, Unit.RATIO, "Share of a core that the busiest thread used; 1 alone proves nothing, engines poll.", _TARGET, "1")
+HOST_HOTTEST = Metric("llm_host_hottest_thread_ratio", _G, Unit.RATIO, "Share of a core that the busiest thread of the server used over the last readings; evidence hot_thread looks at 30 s and at the engine's and API server's threads only. 1 alone proves nothing, engines poll.", _TARGET, "1")
 HOST_RUN_DELAY = Metric("llm_host_run_delay_ratio", _G, Unit.RATIO, "Share of time in which the busiest thread of an engine process was runnable and had no core.", _TARGET, "1")
 HOST_THROTTLED = Metric("llm_host_cgroup_throttled_ratio", _G, Unit.RATIO, "Share of periods in which a CPU quota stopped the processes; 0 without a quota.", _TARGET, "1")
 HOST_PRESSURE = Metric("llm_host_cpu_pressure_ratio", _G, Unit.RATIO, "Share of time in which some task of the cgroup, or else of the machine, waited for a core (PSI).", _TARGET, "1")

@@ -78,6 +78,11 @@ class Score:
     coverage: float
     evidence: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def weight(self) -> float:
+        """The score that decides and is published: with less than half of its evidence it counts by the share that was there."""
+        return self.value if self.coverage >= COVERAGE_LIMIT else self.value * self.coverage
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -189,6 +194,8 @@ def _links(x: Evidence) -> float | None:
 
 
 def _launch_bound(x: Evidence) -> Score:
+    if x.sm is None and x.dram is None and x.power is None:
+        return Score(0.0, 0.0)  # nothing of the GPU is known, and a hot thread alone proves nothing
     links = _links(x)
     return _weighted(
         {
@@ -315,7 +322,7 @@ FORMULAS: Mapping[str, Callable[[Evidence], Score]] = {
 def judge(x: Evidence) -> Judgement:
     """The verdict on one window of evidence."""
     scores = {cause: FORMULAS[cause](x) for cause in SCORED}
-    weight = {cause: s.value if s.coverage >= COVERAGE_LIMIT else s.value * s.coverage for cause, s in scores.items()}
+    weight = {cause: s.weight for cause, s in scores.items()}
     causes = host_causes(x)
     why = tuple(name for name, member in sorted(causes.items(), key=lambda pair: -pair[1]) if member > 0)
     if x.seconds < LEAST_SECONDS or x.work is None:

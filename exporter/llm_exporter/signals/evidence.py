@@ -115,8 +115,8 @@ def gather(view: TargetView) -> Evidence:
         run_delay=host.run_delay if host else None,
         cfs=host.cfs_throttled if host else None,
         psi=host.cpu_pressure if host else None,
-        hot=_highest(_hot(host, ENGINE_ROLES + SERVER_ROLES), _cores_by_page(windows, ("scheduler_cpu_seconds", "frontend_cpu_seconds"))),
-        api_hot=_highest(_hot(host, SERVER_ROLES), _cores_by_page(windows, ("frontend_cpu_seconds",))),
+        hot=_hot(host, ENGINE_ROLES + SERVER_ROLES, windows, ("scheduler_cpu_seconds", "frontend_cpu_seconds")),
+        api_hot=_hot(host, SERVER_ROLES, windows, ("frontend_cpu_seconds",)),
         stage=_exposed_stage(windows, seconds),
         running=_mean_gauge(windows, "requests_running"),
         waiting_share=_waiting_share(windows),
@@ -200,11 +200,13 @@ def _throttled(gpu: GpuEvidence | None) -> float | None:
     return max(harmful, default=0.0)
 
 
-def _hot(host: HostEvidence | None, roles: tuple[str, ...]) -> float | None:
-    if host is None:
-        return None
-    found = [thread.run for role, thread in host.hot.items() if role in roles]
-    return max(found, default=None)
+def _hot(host: HostEvidence | None, roles: tuple[str, ...], windows: list[Window], fields: tuple[str, ...]) -> float | None:
+    """Share of a core of the busiest thread in these roles; from the engine's page only where the threads cannot be seen.
+
+    The page tells of whole processes: many threads that do little each read as one that does all.
+    """
+    seen = [thread.run for role, thread in host.hot.items() if role in roles] if host is not None else []
+    return max(seen) if seen else _cores_by_page(windows, fields)
 
 
 def _cores_by_page(windows: list[Window], fields: tuple[str, ...]) -> float | None:
@@ -217,10 +219,6 @@ def _cores_by_page(windows: list[Window], fields: tuple[str, ...]) -> float | No
         for gained in window.increases(field).values()
     ]
     return min(1.0, max(found)) if found else None
-
-
-def _highest(*values: float | None) -> float | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 def _parts(windows: list[Window]) -> dict[str, float | None]:

@@ -80,7 +80,7 @@ class VerdictKeeper:
         return Decision(
             cause=self._published,
             confidence=None if self._published == "unknown" else self._confidence,
-            scores={cause: score.value for cause, score in judgement.scores.items()},
+            scores={cause: score.weight for cause, score in judgement.scores.items() if score.coverage > 0},
             evidence={(cause, name): member for cause, score in judgement.scores.items() for name, member in score.evidence.items()},
             starved=starved,
             gap=judgement.gap,

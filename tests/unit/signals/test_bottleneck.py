@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_exporter.signals.bottleneck import CAUSES, FORMULAS, TROUBLE, judge
-from llm_exporter.signals.evidence import Evidence
+from llm_exporter.signals.evidence import ENGINE_ROLES, Evidence, _hot
 from llm_exporter.signals.ramps import RAMPS
 from llm_exporter.signals.verdict import Hysteresis, VerdictKeeper
+from llm_exporter.state.evidence import HostEvidence, HotThread
 
 EXAMPLES: Mapping[str, dict[str, Any]] = {
     e["id"]: e for e in yaml.safe_load((Path(__file__).parents[2] / "fixtures" / "signals" / "examples.yaml").read_text())["examples"]
@@ -194,3 +195,31 @@ def test_starvation_needs_three_decisions_ten_seconds_apart_and_leaves_after_fou
 def test_without_a_gpu_starvation_is_unknown_and_not_off() -> None:
     keeper = VerdictKeeper()
     assert keeper.take(judge(with_(HEALTHY_DECODE, busy=None)), 0.0).starved is None
+
+
+def test_a_hot_thread_without_any_reading_of_the_gpu_is_no_score_of_launch_bound() -> None:
+    judgement = judge(Evidence(seconds=30.0, work=1.0, hot=1.0))
+    assert judgement.scores["launch_bound"].coverage == 0
+    decision = VerdictKeeper().take(judgement, 0.0)
+    assert "launch_bound" not in decision.scores
+    assert not [pair for pair in decision.evidence if pair[0] == "launch_bound"]
+
+
+def test_a_score_with_little_of_its_evidence_is_published_as_it_counts() -> None:
+    judgement = judge(Evidence(seconds=30.0, work=1.0, busy=1.0, busy_from="nvml", power=0.2, hot=1.0, gpus=1))
+    assert judgement.scores["launch_bound"].value == 1.0
+    assert VerdictKeeper().take(judgement, 0.0).scores["launch_bound"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(("thread", "hot"), [(0.066, 0.066), (None, 1.0)])
+def test_the_hottest_thread_is_the_one_that_is_seen_and_the_pages_process_only_where_none_is(thread: float | None, hot: float) -> None:
+    """A page counts the CPU of a whole process: it says nothing about a thread that can be looked at."""
+
+    class Busy:
+        seconds = 10.0
+
+        def increases(self, field: str) -> dict[str, float]:
+            return {"": 25.0} if field == "scheduler_cpu_seconds" else {}
+
+    host = HostEvidence(hot={} if thread is None else {ENGINE_ROLES[0]: HotThread(ENGINE_ROLES[0], "t", thread, None)})
+    assert _hot(host, ENGINE_ROLES, [Busy()], ("scheduler_cpu_seconds",)) == hot  # type: ignore[list-item]
