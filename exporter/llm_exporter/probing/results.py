@@ -9,7 +9,7 @@ import bisect
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llm_exporter.probing.manners import ProbeModule
 from llm_exporter.sources.probe import ProbeReading
@@ -22,8 +22,16 @@ _MOST_FOREIGN = 256
 class _Cell:
     last: ProbeReading | None = None
     running: list[ProbeReading] = field(default_factory=list)  # of the run that has not ended yet
+    ended: list[ProbeReading] = field(default_factory=list)  # of the last run that has
     counts: list[int] = field(default_factory=lambda: [0] * len(TTFT_BOUNDS))
     sum: float = 0.0
+
+    def count(self, reading: ProbeReading) -> None:
+        """Adds a reading's time to first token, where it has one, to the histogram."""
+        ttft = reading.time_to_first_token_seconds
+        if ttft is not None:
+            self.counts[bisect.bisect_left(TTFT_BOUNDS, ttft)] += 1
+            self.sum += ttft
 
 
 @dataclass(slots=True)
@@ -32,6 +40,10 @@ class _Entry:
     success: bool | None = None
     results: Counter[str] = field(default_factory=Counter)
     sent_prompt_tokens: int = 0
+    running: list[tuple[str, int]] = field(
+        default_factory=list
+    )  # (result, prompt tokens) of each request of the run that has not ended yet
+    ended: list[tuple[str, int]] = field(default_factory=list)  # of the last run that has
     last_run_at: float | None = None
     cells: dict[tuple[int, str], _Cell] = field(default_factory=dict)
 
@@ -67,12 +79,21 @@ class ResultStore:
         for key in set(cells) - set(wanted):  # the module was changed by a reload
             del cells[key]
 
+    def begin_run(self, target: str, module: str) -> None:
+        """Drops what a run left that never ended, so that it does not count as the next one's."""
+        with self._lock:
+            entry = self._entries.setdefault((target, module), _Entry())
+            entry.running = []
+            for cell in entry.cells.values():
+                cell.running = []
+
     def note_sent(self, target: str, module: str, result: str, prompt_tokens: int) -> None:
         """One request was made; `prompt_tokens` is 0 where it never reached the server."""
         with self._lock:
             entry = self._entries.setdefault((target, module), _Entry())
             entry.results[result] += 1
             entry.sent_prompt_tokens += prompt_tokens
+            entry.running.append((result, prompt_tokens))
 
     def note_reading(self, target: str, module: str, prompt_tokens: int, cache: str, reading: ProbeReading) -> None:
         """One measured request of a cell."""
@@ -80,18 +101,16 @@ class ResultStore:
             entry = self._entries.setdefault((target, module), _Entry())
             cell = entry.cells.setdefault((prompt_tokens, cache), _Cell())
             cell.running.append(reading)
-            ttft = reading.time_to_first_token_seconds
-            if ttft is not None:
-                cell.counts[bisect.bisect_left(TTFT_BOUNDS, ttft)] += 1
-                cell.sum += ttft
+            cell.count(reading)
 
     def note_run(self, target: str, module: str, result: str, *, success: bool, ended_at: float) -> None:
         """A run that was sent has ended; `ended_at` is unix seconds."""
         with self._lock:
             entry = self._entries.setdefault((target, module), _Entry())
             entry.last_result, entry.success, entry.last_run_at = result, success, ended_at
+            entry.ended, entry.running = entry.running, []
             for cell in entry.cells.values():
-                cell.last, cell.running = _representative(cell.running), []
+                cell.last, cell.ended, cell.running = _representative(cell.running), cell.running, []
 
     def note_skip(self, target: str, module: str, result: str) -> None:
         """A run was not sent. What the last sent one showed stays."""
@@ -111,11 +130,28 @@ class ResultStore:
         with self._lock:
             return tuple(_record(*pair, entry) for pair, entry in self._entries.items() if asked_for(pair))
 
+    def last_run(self, target: str, module: str) -> ProbeRecord:
+        """The last run that was sent, alone: its requests, its tokens, its times to first token."""
+        with self._lock:
+            entry = self._entries.get((target, module))
+            if entry is None:
+                return ProbeRecord(target, module)
+            cells = {key: _alone(cell) for key, cell in entry.cells.items()}
+            results, tokens = Counter(result for result, _ in entry.ended), sum(tokens for _, tokens in entry.ended)
+            return _record(target, module, replace(entry, results=results, sent_prompt_tokens=tokens, cells=cells))
+
     def _make_room(self) -> None:
         """Forgets the oldest entries of URLs that are no targets, so that nobody can fill the memory through `/probe`."""
         foreign = [pair for pair in self._entries if self._configured is not None and pair not in self._configured]
         for pair in foreign[: max(0, len(foreign) - _MOST_FOREIGN + 1)]:
             del self._entries[pair]
+
+
+def _alone(cell: _Cell) -> _Cell:
+    alone = _Cell(last=cell.last)
+    for reading in cell.ended:
+        alone.count(reading)
+    return alone
 
 
 def _representative(readings: list[ProbeReading]) -> ProbeReading | None:

@@ -53,7 +53,7 @@ class Outcome:
     Attributes:
         result: of the run, or why there was none.
         sent: this call sent requests. False with a result of the past: it was young enough, or the target rests after failures.
-        record: all that is known of this target and module now; `/probe` publishes it.
+        record: of the last run that was sent, alone; `/probe` publishes it.
         detail: a sentence for people.
     """
 
@@ -86,8 +86,7 @@ class _Tools:
     wall: Callable[[], float]
 
     def record(self, target: ProbeTarget, module_name: str) -> ProbeRecord:
-        found = self.store.snapshot(target.name, module_name)
-        return found[0] if found else ProbeRecord(target.name, module_name)
+        return self.store.last_run(target.name, module_name)
 
     def skip(self, target: ProbeTarget, module_name: str, result: str, detail: str, *, noted: bool) -> Outcome:
         """The answer to a run that is not sent. One that `/probe` asked for shows in its own answer only, not on the page."""
@@ -232,6 +231,7 @@ class _Run:
 
     def carry_out(self, now: float) -> Outcome:
         """All requests of the module, shuffled; stops at the first skip or failure."""
+        self._tools.store.begin_run(self._target.name, self._module_name)
         view = self._look()
         lengths = self._lengths(view)
         cost = run_cost(lengths.values(), self._module.cache, self._module.repeat)

@@ -24,7 +24,8 @@ class Bench:
     def __init__(self, prober: FakeProber | None = None) -> None:
         self.prober = prober or FakeProber()
         self.now = 1000.0
-        self.runner = ProbeRunner(self.prober, ResultStore(), clock=lambda: self.now, wall=lambda: self.now + 1e9)
+        self.store = ResultStore()
+        self.runner = ProbeRunner(self.prober, self.store, clock=lambda: self.now, wall=lambda: self.now + 1e9)
 
     def run(self, module: Module = SHORT, view: EngineView = READY, name: str = "short") -> Outcome:
         return self.runner.run(TARGET, name, module, self.now, view)
@@ -74,8 +75,21 @@ def test_what_was_sent_is_counted_by_the_servers_count() -> None:
     bench = Bench()
     for _ in range(3):
         outcome = bench.run()
-    sent = sum(10 + len(prompt) // 4 for prompt in bench.prober.prompts)
-    assert values(outcome, "llm_probe_sent_prompt_tokens_total") == {(): float(sent)}
+    by_run = [10 + len(prompt) // 4 for prompt in bench.prober.prompts]
+    (kept,) = bench.store.snapshot()
+    assert kept.sent_prompt_tokens == sum(by_run)
+    assert values(outcome, "llm_probe_sent_prompt_tokens_total") == {(): float(by_run[-1])}
+
+
+def test_an_answer_holds_its_own_run_alone_and_the_store_holds_all() -> None:
+    bench = Bench()
+    for _ in range(3):
+        outcome = bench.run()
+    assert values(outcome, "llm_probe_requests_total")[("success",)] == 1.0
+    assert [cell.cumulative[-1] for cell in outcome.record.cells] == [1.0]
+    (kept,) = bench.store.snapshot()
+    assert kept.results["success"] == 3
+    assert [cell.cumulative[-1] for cell in kept.cells] == [3.0]
 
 
 def test_a_warm_run_primes_first_with_the_same_prompt_and_counts_both() -> None:
