@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "exporter" / "llm_exporter"
 
 # A room may import from itself and from rooms on lines above it. Rooms on one line do not know each other.
 ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors",),
+    ("errors", "wording"),
     ("readings",),
     ("metrics", "hardware"),
     ("config",),

@@ -9,6 +9,7 @@ from llm_exporter.daemon.diagnosing import Diagnosis, Latency, because_of
 from llm_exporter.signals.evidence import Evidence
 from llm_exporter.signals.remedies_model import CHECKED
 from llm_exporter.signals.remedies_words import EVIDENCE_WORDS
+from llm_exporter.wording import three_figures
 
 BAR_WIDTH = 40
 PHASES = (("frontend", "API server"), ("queue", "queue"), ("prefill", "prefill"))
@@ -104,7 +105,7 @@ def _verdict(console: Console, found: Diagnosis) -> None:
         for line in measured(found.evidence):
             _line(console, f"  {line}")
     if found.rates:
-        _line(console, "  " + ", ".join(f"{value:.3g} {name.replace('_', ' ')}/s" for name, value in found.rates.items()))
+        _line(console, "  " + ", ".join(f"{three_figures(value)} {name.replace('_', ' ')}/s" for name, value in found.rates.items()))
 
 
 def _history(found: Diagnosis) -> str:

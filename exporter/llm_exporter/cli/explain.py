@@ -26,6 +26,7 @@ from llm_exporter.expose.page import Page
 from llm_exporter.metrics import Metric
 from llm_exporter.readings import FIELD
 from llm_exporter.sources.engine import scrape
+from llm_exporter.wording import plain_number
 
 # Two scrapes make a window; this far apart even a slow server has moved.
 APART_SECONDS = 5.0
@@ -129,7 +130,7 @@ def _shown(row: dict[str, Any], lack: str = "absent") -> str:
     labels = ",".join(f'{name}="{value}"' for name, value in row["labels"].items())
     name = f"{row['metric']}{{{labels}}}" if labels else row["metric"]
     value = row["value"]
-    return f"{name} {f'{lack}: ' + row['status'] if value is None else f'{value:g}' if isinstance(value, float) else value}"
+    return f"{name} {f'{lack}: ' + row['status'] if value is None else plain_number(value) if isinstance(value, float) else value}"
 
 
 def _machine_rows(metric: Metric, page: Page) -> list[str]:

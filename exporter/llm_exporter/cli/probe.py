@@ -14,7 +14,6 @@ from llm_exporter.cli.measuring import (
     check_plot_file,
     connect,
     measure,
-    milliseconds,
     options,
     print_conditions,
     report_console,
@@ -22,6 +21,7 @@ from llm_exporter.cli.measuring import (
 )
 from llm_exporter.probing.document import fit_of, probe_document
 from llm_exporter.probing.fit import Fit
+from llm_exporter.wording import plain_seconds
 
 
 @click.command("probe")
@@ -70,21 +70,22 @@ def fit_lines(fit: Fit | None) -> list[str]:
     if fit is None:
         return ["no fit: it takes cold prompts of two lengths at least"]
 
-    def between(name: str, scale: float) -> str:
+    def figure(value: float, name: str) -> str:
         low, high = fit.intervals[name]
-        return f"({low * scale:.3g} to {high * scale:.3g})"
+        return f"{plain_seconds(value)} ({plain_seconds(low)} to {plain_seconds(high)})"
 
     lines = []
     lines.append(
-        f"fixed overhead {milliseconds(fit.fixed_seconds)} ms {between('fixed_seconds', 1e3)}, "
-        f"per token {fit.per_token_seconds * 1e6:.3g} µs {between('per_token_seconds', 1e6)}"
+        f"fixed overhead {figure(fit.fixed_seconds, 'fixed_seconds')}, "
+        f"per token {figure(fit.per_token_seconds, 'per_token_seconds')}; in brackets the 95 % intervals"
     )
     if fit.per_token_squared_seconds is None:
         lines.append(f"no quadratic part: {fit.note}")
     else:
-        lines.append(f"per token squared {fit.per_token_squared_seconds * 1e9:.3g} ns {between('per_token_squared_seconds', 1e9)}")
+        lines.append(f"per token squared {figure(fit.per_token_squared_seconds, 'per_token_squared_seconds')}")
     if fit.contended:
         lines.append(
-            f"the samples of one length differ by ±{fit.spread_ratio * 100:.0f} %: other work ran meanwhile, so trust the intervals only"
+            f"the samples of one length differ by ±{fit.spread_ratio * 100:.0f} %: other work ran meanwhile, so trust the intervals in "
+            "brackets, not the figures before them"
         )
     return lines

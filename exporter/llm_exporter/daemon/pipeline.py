@@ -18,13 +18,14 @@ from llm_exporter.errors import ParseError
 from llm_exporter.expose import targets
 from llm_exporter.expose.page import Page
 from llm_exporter.expose.targets import TargetStatus
+from llm_exporter.readings import Slot
 from llm_exporter.signals.derive import PERSISTENT, derive
 from llm_exporter.signals.model import TargetView
 from llm_exporter.signals.ramps import EVIDENCE_SECONDS
 from llm_exporter.signals.verdict import VerdictKeeper
 from llm_exporter.sources.engine import Failed, Fetched
 from llm_exporter.sources.exposition import Page as SeriesPage
-from llm_exporter.sources.exposition import PageParser
+from llm_exporter.sources.exposition import PageParser, Series
 from llm_exporter.state.store import EngineStore
 
 log = logging.getLogger("llm_exporter.target")
@@ -135,12 +136,16 @@ class Pipeline:
                 self.page.drop(f"{self.target.name}/engine")
                 self.page.drop(self.target.name)
 
+    def series_behind(self, page: SeriesPage) -> dict[Slot, tuple[Series, ...]]:
+        """The series of a page that was read which each number is made of: the streamed ones only, say, or one of several ranks."""
+        return self._normaliser.trace(page.shape)
+
     # -- one scrape ----------------------------------------------------------------------------------------------------------------
 
     def _read(self, fetched: Fetched, now: float) -> bool:
         series = self._parser.parse(fetched.body, fetched.content_type)
-        self.last_page = series
         reading = self._normaliser.read(series, self.wall())
+        self.last_page = series  # after reading: whoever traces it finds its plan made
         if reading is not None and self.target.engine not in ("auto", reading.engine):
             reading = None
         good = TargetStatus(

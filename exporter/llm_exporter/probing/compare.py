@@ -6,12 +6,13 @@ the bootstrap interval leaves out 0 and the ranks of the samples agree (Mann-Whi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llm_exporter.probing.ladder import Ladder
 from llm_exporter.probing.statistics import median, rank_p_value, shift, shift_interval
+from llm_exporter.wording import plain_seconds, three_figures
 
 _FEWEST = 4  # with three against three no test can reach 5 %
 _SIGNIFICANCE = 0.05
@@ -98,12 +99,16 @@ def sentence(name_a: str, name_b: str, rows: Sequence[Difference]) -> str:
             shifts = sorted(abs(row.ttft_shift_seconds) for row in rows_of)
             shares = sorted(abs(row.ratio - 1) * 100 for row in rows_of)
             where = ", ".join(f"{row.prompt_tokens} {row.cache}" for row in rows_of)
-            parts.append(f"its first token comes {_span(shifts, 1000, 'ms')} ({_span(shares, 1, '%')}) {verb} at {where}")
+            parts.append(f"its first token comes {_span(shifts, plain_seconds)} ({_span(shares, _percent)}) {verb} at {where}")
     rest = len(rows) - len(real)
     tail = f" At the other {rest} of {len(rows)} points chance explains the difference." if rest else ""
     return f"{name_b} differs from {name_a}: " + "; ".join(parts) + "." + tail
 
 
-def _span(values: Sequence[float], scale: float, unit: str) -> str:
-    low, high = values[0] * scale, values[-1] * scale
-    return f"{low:.3g} {unit}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g} {unit}"
+def _span(values: Sequence[float], show: Callable[[float], str]) -> str:
+    low, high = show(values[0]), show(values[-1])
+    return low if low == high else f"{low} to {high}"
+
+
+def _percent(value: float) -> str:
+    return f"{three_figures(value)} %"

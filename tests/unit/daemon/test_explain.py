@@ -10,11 +10,15 @@ from click.testing import CliRunner, Result
 
 from fakes.servers import FakeServer, page, then
 from llm_exporter.cli.explain import command
-from llm_exporter.config.model import Config
+from llm_exporter.config.model import Config, Target
 from llm_exporter.daemon import explaining
 from llm_exporter.daemon.explaining import alerts_of, metric_named, panels_of
+from llm_exporter.daemon.pipeline import Pipeline, Timing
 from llm_exporter.daemon.published import declared
+from llm_exporter.daemon.trace import trace
 from llm_exporter.errors import LlmExporterError, UsageError
+from llm_exporter.expose.page import Page
+from llm_exporter.sources.engine import Fetched
 
 BUSY = Path(__file__).parents[2] / "fixtures" / "recordings" / "h200" / "mid-decode_heavy"
 
@@ -73,6 +77,37 @@ def test_the_whole_path_of_a_gauge(tmp_path: Path) -> None:
     assert found == sorted(found), "raw line, field, metric, panel, alert: in this order"
     raw, published = (float(lines[found[i]].rsplit(" ", 1)[1]) for i in (0, 2))
     assert raw == published
+
+
+SPLIT = """# TYPE sglang:time_to_first_token_seconds histogram
+sglang:time_to_first_token_seconds_bucket{{is_streaming="false",le="1.0",model_name="m"}} 7
+sglang:time_to_first_token_seconds_bucket{{is_streaming="false",le="+Inf",model_name="m"}} 7
+sglang:time_to_first_token_seconds_sum{{is_streaming="false",model_name="m"}} 3
+sglang:time_to_first_token_seconds_bucket{{is_streaming="true",le="1.0",model_name="m"}} {0}
+sglang:time_to_first_token_seconds_bucket{{is_streaming="true",le="+Inf",model_name="m"}} {0}
+sglang:time_to_first_token_seconds_sum{{is_streaming="true",model_name="m"}} {0}
+sglang:num_running_reqs{{model_name="m"}} 1
+"""
+
+
+def test_the_trace_shows_the_lines_that_the_value_is_made_of() -> None:
+    pipeline = Pipeline(Target(name="chat", url="http://x"), Page(declared(), lambda: 15.0), Timing(15.0, 5.0, 60.0), lambda: 0.0)
+    for now, count in ((0.0, 1000), (15.0, 2000000)):
+        pipeline.take(Fetched(SPLIT.format(count).encode(), "text/plain; version=0.0.4", 0.0), now)
+    rows = trace(pipeline, pipeline.page, "llm_time_to_first_token_seconds")
+    assert rows
+    for row in rows:
+        assert len(row["lines"]) == 3, "two buckets and the sum"
+        assert all('is_streaming="true"' in line and line.endswith(" 2000000") for line in row["lines"])
+
+
+def test_an_information_line_is_shown_for_what_its_labels_say() -> None:
+    pipeline = Pipeline(Target(name="chat", url="http://x"), Page(declared(), lambda: 0.0), Timing(15.0, 5.0, 60.0), lambda: 0.0)
+    body = b'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1\nvllm:num_requests_running{engine="0",model_name="m"} 1\n'
+    pipeline.take(Fetched(body, "text/plain; version=0.0.4", 0.0), 0.0)
+    (row,) = trace(pipeline, pipeline.page, "llm_kv_cache_capacity_tokens")
+    assert row["value"] == 1600
+    assert any(line.startswith("vllm:cache_config_info{") for line in row["lines"])
 
 
 def test_two_scrapes_make_a_window(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_the_sentence_says_what_is_real_and_where() -> None:
         "A", "B", [row_of(2048, -0.02, 0.9, real=True), row_of(8192, -0.08, 0.8, real=True), row_of(16384, 0.01, 1.01, real=False)]
     )
     assert text == (
-        "B differs from A: its first token comes 20 to 80 ms (10 to 20 %) sooner at 2048 cold, 8192 cold."
+        "B differs from A: its first token comes 20 ms to 80 ms (10 % to 20 %) sooner at 2048 cold, 8192 cold."
         " At the other 1 of 3 points chance explains the difference."
     )
 
