@@ -68,6 +68,7 @@ class Daemon:
         self._discovery: Discovery | None = None
         self._found: DiscoveryResult | None = None
         self._loaded: Loaded | None = None
+        self._reload_problem = ""
         self._changing = threading.Lock()
 
     # -- life ----------------------------------------------------------------------------------------------------------------------
@@ -83,6 +84,7 @@ class Daemon:
             self._load()
         except ConfigError as error:
             self.telemetry.reloaded(ok=False)
+            self._reload_problem = str(error)
             log.error("reload failed, the old configuration stays: %s", error)
             raise
         log.info("configuration reloaded", extra={"task": "reload"})
@@ -103,6 +105,7 @@ class Daemon:
             discovery = Discovery(config, before=self._discovery)
             self._apply(config, discovery.refresh(time.monotonic()))
             self._discovery, self._loaded = discovery, loaded
+            self._reload_problem = ""
             self.telemetry.reloaded(ok=True)
 
     def _apply(self, config: Config, found: DiscoveryResult) -> None:
@@ -158,6 +161,10 @@ class Daemon:
     def config_text(self) -> str:
         """The configuration as written, secrets hidden."""
         return "" if self._loaded is None else self._loaded.written
+
+    def reload_problem(self) -> str:
+        """Why the last reload failed; empty where the file as it was last read is in force."""
+        return self._reload_problem
 
     def overview(self) -> list[dict[str, Any]]:
         """A row per target."""

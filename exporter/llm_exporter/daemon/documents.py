@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,10 +12,14 @@ from llm_exporter.expose.page import Page
 from llm_exporter.expose.targets import public_url
 from llm_exporter.metrics import Family, HistogramSample, Sample
 from llm_exporter.signals.bottleneck import CAUSE_WORDS
+from llm_exporter.signals.slo import effective_edge
 
 # On the status page: pieces of evidence below this say nothing, and more than a few are not read.
 SHOWN_EVIDENCE = 0.2
 MOST_EVIDENCE = 4
+QUANTILES = ("0.5", "0.95", "0.99")
+# The longest window that is kept; longer ones are for Prometheus.
+SLO_WINDOW = "5m"
 
 Values = Mapping[tuple[str, str], float]  # (metric, labels beyond the model's, joined by comma) → value
 
@@ -76,8 +81,9 @@ def overview(pipeline: Pipeline, families: Sequence[Family], now: float) -> dict
         "last_scrape_duration_seconds": status.duration_seconds,
         "identity_unstable": status.identity_unstable,
         "notes": notes(families),
-        "verdict": verdict(families),
-        "models": [_model(name, values) for name, values in by_model(families).items()],
+        "verdict": verdict(families, _missing(pipeline)),
+        "slos": objectives(pipeline, families),
+        "models": [_model(name, values, ttft_bounds(families, name)) for name, values in by_model(families).items()],
     }
 
 
@@ -94,11 +100,61 @@ def by_model(families: Iterable[Family]) -> dict[str, dict[tuple[str, str], floa
     return found
 
 
-def _model(name: str, values: Values) -> dict[str, Any]:
+def ttft_bounds(families: Iterable[Family], model: str) -> tuple[float, ...]:
+    """Bucket edges of the model's time to first token, seconds; empty where it has no histogram."""
+    for metric, samples in families:
+        if metric.name == "llm_time_to_first_token_seconds":
+            at = metric.labels.index("model")
+            return next((tuple(s.bounds) for s in samples if isinstance(s, HistogramSample) and s.labels[at] == model), ())
+    return ()
+
+
+def objectives(pipeline: Pipeline, families: Sequence[Family]) -> list[dict[str, Any]]:
+    """How each objective stands over the last five minutes, model by model; nothing where there was no traffic or no fresh page.
+
+    `good_ratio` is of requests within the highest bucket edge not above the threshold, as in llm_slo_good_requests_total.
+    """
+    view = pipeline.view
+    if view is None or not any(metric.name == "llm_slo_requests_total" for metric, _ in families):
+        return []  # also where the engine's series have gone from the page since the last scrape
+    rows = []
+    for model in view.models:
+        for slo in pipeline.target.slos:
+            columns, gained = model.columns(slo.metric), model.window(SLO_WINDOW).histogram(slo.metric)
+            at = None if columns is None else effective_edge(columns, slo.threshold)
+            if at is None or gained is None or gained.count <= 0:
+                continue
+            good = gained.cumulative[at] / gained.count
+            rows.append(
+                {
+                    "slo": slo.name,
+                    "model": model.model,
+                    "window": SLO_WINDOW,
+                    "threshold_seconds": slo.threshold,
+                    "objective_ratio": slo.objective,
+                    "good_ratio": good,
+                    "requests": gained.count,
+                    "met": good >= slo.objective,
+                    "shown": f"{_share(good)} within {seconds_text(slo.threshold)} in {SLO_WINDOW}; objective {100 * slo.objective:g} %",
+                }
+            )
+    return rows
+
+
+def _share(ratio: float) -> str:
+    """Per cent, rounded down: a share just below its objective must not read as the objective."""
+    return f"{math.floor(1e4 * ratio + 1e-6) / 100:g} %"
+
+
+def _model(name: str, values: Values, bounds: Sequence[float]) -> dict[str, Any]:
     return {
         "model": name,
+        "time_to_first_token_seconds": {f"p{q[2:].ljust(2, '0')}": _quantile_document(values, q, bounds) for q in QUANTILES},
+        "inter_token_latency_seconds": {
+            f"p{q[2:].ljust(2, '0')}": _finite(values.get(("llm_inter_token_latency_quantile_seconds", f"{q},1m"))) for q in QUANTILES
+        },
         "shown": {
-            "ttft": " / ".join(_quantile(values, q) for q in ("0.5", "0.95", "0.99")),
+            "ttft": [f"P{q[2:].ljust(2, '0')} {_quantile(values, q, bounds)}" for q in QUANTILES],
             "requests": _pair(values.get(("llm_requests_running", "")), values.get(("llm_requests_waiting", "")), "{:.0f}"),
             "kv_cache": _percent(values.get(("llm_kv_cache_usage_ratio", ""))),
             "hit_ratio": _percent(values.get(("llm_prefix_cache_hit_ratio", "1m"))),
@@ -109,19 +165,47 @@ def _model(name: str, values: Values) -> dict[str, Any]:
     }
 
 
+def _finite(value: float | None) -> float | None:
+    return None if value is None else _number(value)
+
+
+def _bucket(values: Values, q: str, bounds: Sequence[float]) -> tuple[float, float] | None:
+    """Edges of the bucket that holds the quantile, seconds; None where they are not known."""
+    value = values.get(("llm_time_to_first_token_quantile_seconds", f"{q},1m"))
+    upper = bisect.bisect_left(bounds, value) if value is not None else len(bounds)
+    if upper >= len(bounds) or not math.isfinite(bounds[upper]):
+        return None
+    return (bounds[upper - 1] if upper else 0.0), bounds[upper]
+
+
+def _quantile_document(values: Values, q: str, bounds: Sequence[float]) -> dict[str, Any] | None:
+    """A quantile in seconds, over the last minute, with its bucket; None where it is unknown."""
+    value = values.get(("llm_time_to_first_token_quantile_seconds", f"{q},1m"))
+    if value is None:
+        return None
+    saturated = bool(values.get(("llm_time_to_first_token_quantile_saturated", f"{q},1m")))
+    bucket = None if saturated else _bucket(values, q, bounds)
+    return {"value": _number(value), "lower_bound_only": saturated, "bucket": None if bucket is None else list(bucket)}
+
+
 def seconds_text(value: float) -> str:
     """Seconds for people: three digits are enough."""
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s" if value < 100 else f"{value:.0f} s"
 
 
-def _quantile(values: Values, q: str) -> str:
+def _quantile(values: Values, q: str, bounds: Sequence[float]) -> str:
     value = values.get(("llm_time_to_first_token_quantile_seconds", f"{q},1m"))
     if value is None:
         return "–"
     if values.get(("llm_time_to_first_token_quantile_saturated", f"{q},1m")):
         return f"≥ {seconds_text(value)}"
-    error = values.get(("llm_time_to_first_token_quantile_error_seconds", f"{q},1m"))
-    return seconds_text(value) if error is None else f"{seconds_text(value)} ± {seconds_text(error)}"
+    bucket = _bucket(values, q, bounds)
+    return seconds_text(value) if bucket is None else f"{seconds_text(value)} ({_interval(*bucket)})"
+
+
+def _interval(low: float, high: float) -> str:
+    """Edges of a bucket, in one unit."""
+    return f"{1000 * low:g}–{1000 * high:g} ms" if high <= 1 else f"{low:g}–{high:g} s"
 
 
 def _pair(first: float | None, second: float | None, form: str) -> str:
@@ -151,8 +235,12 @@ def notes(families: Iterable[Family]) -> list[str]:
     return found
 
 
-def verdict(families: Iterable[Family]) -> dict[str, Any] | None:
-    """The current bottleneck verdict with its evidence; None where there is none."""
+def verdict(families: Iterable[Family], missing: Sequence[str] = ()) -> dict[str, Any] | None:
+    """The current bottleneck verdict with its evidence; None where there is none.
+
+    `missing`: sources that could not be had, in words. An unknown verdict says by them, and by its signal status, what it waits for.
+    """
+    status = ""
     cause, confidence = None, None
     scores: dict[str, float] = {}
     evidence: dict[tuple[str, str], float] = {}
@@ -168,6 +256,8 @@ def verdict(families: Iterable[Family]) -> dict[str, Any] | None:
                 scores[sample.labels[-1]] = sample.value
             elif metric.name == "llm_bottleneck_evidence_ratio":
                 evidence[sample.labels[-2], sample.labels[-1]] = sample.value
+            elif metric.name == "llm_signal_status" and sample.labels[1] == "bottleneck_verdict":
+                status = sample.labels[3]
     if cause is None:
         return None
     strongest = sorted(((value, name) for (of, name), value in evidence.items() if of == cause and value >= SHOWN_EVIDENCE), reverse=True)
@@ -177,9 +267,23 @@ def verdict(families: Iterable[Family]) -> dict[str, Any] | None:
         "meaning": CAUSE_WORDS.get(cause, ""),
         "confidence": confidence,
         "because": because,
+        "why_unknown": _why_unknown(status, missing) if cause == "unknown" else "",
         "scores": scores,
         "evidence": [{"cause": of, "evidence": name, "ratio": value} for (of, name), value in evidence.items()],
     }
+
+
+def _missing(pipeline: Pipeline) -> tuple[str, ...]:
+    """What the last decision could not have, in words."""
+    view = pipeline.view
+    return () if view is None or view.decision is None else view.decision.missing
+
+
+def _why_unknown(status: str, missing: Sequence[str]) -> str:
+    """What an unknown verdict waits for."""
+    if status == "needs_gpu" and not missing:
+        return "missing: readings of the GPU"
+    return f"missing: {', '.join(missing)}" if missing else "the GPU is busy, and what its driver counts does not say with what"
 
 
 def target_document(pipeline: Pipeline, page: Page, now: float) -> dict[str, Any]:

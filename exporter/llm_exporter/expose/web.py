@@ -36,6 +36,9 @@ class Site(Protocol):
     def config_text(self) -> str:
         """The configuration as written, secrets hidden."""
 
+    def reload_problem(self) -> str:
+        """Why the last load of the configuration failed; empty where it did not."""
+
     def overview(self) -> list[dict[str, Any]]:
         """A row per target, for the status page and the API."""
 
@@ -142,7 +145,13 @@ def _add_pages(app: Flask, site: Site, settings: Callable[[], WebSettings]) -> N
 
     @app.get("/")
     def index() -> str:
-        return render_template("index.html", version=__version__, rows=site.overview(), reports=site.reports_directory() is not None)
+        return render_template(
+            "index.html",
+            version=__version__,
+            rows=site.overview(),
+            reports=site.reports_directory() is not None,
+            reload_problem=site.reload_problem(),
+        )
 
     @app.get("/api/v1/targets")
     def api_targets() -> Response:

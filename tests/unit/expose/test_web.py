@@ -42,6 +42,7 @@ class FakeSite:
         )
         self.reloads = 0
         self.broken = False
+        self.problem = ""
         self._reports = reports
 
     def ready(self) -> bool:
@@ -49,6 +50,9 @@ class FakeSite:
 
     def config_text(self) -> str:
         return "targets: []\n"
+
+    def reload_problem(self) -> str:
+        return self.problem
 
     def overview(self) -> list[dict[str, Any]]:
         row = {
@@ -61,7 +65,7 @@ class FakeSite:
             "reason": "",
             "detail": HOSTILE,
         }
-        return [row | {"hint": "", "age_seconds": 2.0, "notes": [HOSTILE], "verdict": None, "models": []}]
+        return [row | {"hint": "", "age_seconds": 2.0, "notes": [HOSTILE], "verdict": None, "slos": [], "models": []}]
 
     def target_document(self, name: str) -> dict[str, Any] | None:
         return {"name": name} if name == "a/b" else None
@@ -238,3 +242,19 @@ def test_reports_are_served_from_their_directory_and_nowhere_else(tmp_path: Path
     assert client.get("/reports/../secret").status_code == 404
     assert client.get("/reports/%2e%2e/secret").status_code == 404
     assert client_of(FakeSite()).get("/reports/").status_code == 404
+
+
+def test_the_status_page_tells_of_a_failed_reload_and_of_an_objective_that_is_missed() -> None:
+    site = FakeSite()
+    assert "reload failed" not in client_of(site).get("/").get_data(as_text=True)
+    site.problem = f"c.yml:3: {HOSTILE}"
+    (row,) = site.overview()
+    row["slos"] = [{"slo": "ttft", "model": "m", "met": False, "shown": "3 % within 1.00 s in 5m; objective 99 %"}]
+    row["verdict"] = {"cause": "unknown", "confidence": None, "meaning": "", "because": [], "why_unknown": "missing: the GPU"}
+    site.overview = lambda: [row]  # type: ignore[method-assign]
+    text = client_of(site).get("/").get_data(as_text=True)
+    assert "reload failed" in text
+    assert "c.yml:3" in text
+    assert HOSTILE not in text
+    assert '<span class="down">SLO ttft missed</span>' in text
+    assert "missing: the GPU" in text
