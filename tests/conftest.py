@@ -6,9 +6,10 @@ A test that asks for a program of the system is marked `system`, and skipped wit
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from difflib import unified_diff
 from itertools import islice
 from pathlib import Path
@@ -43,6 +44,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(name in getattr(item, "fixturenames", ()) for name in ("program", *PROGRAMS)):
             item.add_marker("system")
+
+
+@pytest.fixture(autouse=True)
+def _log_level() -> Iterator[None]:
+    """A command that a test calls in this process sets the root's level; what the next test sees logged must not depend on it."""
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -223,6 +223,9 @@ def _scenario(
 ) -> Scenario:
     plan = plan or ((60.0, 180.0, name),)
     sides = [_side(kind, calm, plan, stop, overrides or {}) for kind in (0, 1)]
+    if len(plan) == 1:
+        start, end, _ = plan[0]
+        look_at = (f"Trouble from {start:.0f} s to {end:.0f} s after the start; it is quiet before and after.", *look_at)
     return Scenario(name, summary or _TROUBLES[name].what, look_at, sides[0], sides[1], stop)
 
 

@@ -126,7 +126,7 @@ SOURCE_DOWN = Alert(
         Cause("gpu_lost: see LLMGPULost.", EXPORTER, "Sources"),
         Cause("discovery: a file or an address cannot be read.", EXPORTER, "Sources"),
     ),
-    action="Do what the reason says; README has a table of what a container needs.",
+    action="Do what the reason says; docs/deploy.md has a table of what a container needs.",
     board=EXPORTER,
     hold=600,
     expression=_source_down,

@@ -1,4 +1,4 @@
-"""What a configuration should know about its alerts: tiers that are left out, thresholds that no bucket edge serves.
+"""What a configuration should know about its alerts: tiers left out, thresholds that no bucket edge serves, links that lead nowhere.
 
 In: a `Config`. Out: sentences, printed by `generate alerts`. The true edges are known only from a server's page; these are the ones that
 the engines have by default (vLLM 0.32, SGLang 0.5.23), so the sentences say "by default".
@@ -40,6 +40,13 @@ def notes_of(config: Config) -> Iterator[str]:
             engines = _ENGINES if target.engine == "auto" else (target.engine,)
             for engine in engines:
                 yield from (f"{at}: {text}" for text in _edge_notes(slo, engine))
+    wanted = config.generate
+    for key, value, what in (
+        ("runbook_base_url", wanted.runbook_base_url, "runbook_url is a path of this repository"),
+        ("grafana_url", wanted.grafana_url, "links to dashboards lead to http://localhost:3000"),
+    ):
+        if value is None:
+            yield f"generate.{key} is not set: {what}, which a pager cannot open"
     if config.file_sd_configs or config.http_sd_configs:
         yield "objectives of discovered targets are read from llm_slo_objective_ratio; only configured targets page when they go"
 

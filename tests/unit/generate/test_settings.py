@@ -98,8 +98,15 @@ def test_notes_name_tiers_that_are_left_out_and_thresholds_without_an_edge(tmp_p
     notes = list(notes_of(load_config(file, {})))
     assert any(note.startswith("docs, SLO ttft: the fast tier") for note in notes)
     assert any("vLLM has no bucket edge at 2 s" in note and "1 s is measured in its place" in note for note in notes)
-    assert not any(note.startswith(("chat", "batch")) for note in notes)
+    assert not any(note.startswith(("chat", "batch", "generate.")) for note in notes)
     assert not any("SGLang" in note for note in notes), "docs is known to be vLLM"
+
+
+def test_links_that_a_pager_cannot_open_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "llm-exporter.yml"
+    file.write_text("targets: []\ngenerate: {grafana_url: 'https://g.example'}\n")
+    notes = list(notes_of(load_config(file, {})))
+    assert [note.partition(" ")[0] for note in notes] == ["generate.runbook_base_url"]
 
 
 DURATION = re.compile(r"(?<=\[)\w+(?=\])|(?<=offset )\w+")
