@@ -92,9 +92,9 @@ def kv_document(config_json: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
 def _fits(
     config_file: Path, config: Mapping[str, Any], cache: Cache, context: int, flags: Mapping[str, Any], assumptions: list[str]
 ) -> dict[str, Any]:
-    memory, utilization = parse_bytes(flags["gpu_memory"]), flags["gpu_memory_utilization"]
+    memory, utilization = parse_bytes(flags["gpu_memory"], "--gpu-memory"), flags["gpu_memory_utilization"]
     if flags["weights"] is not None:
-        weights, source = parse_bytes(flags["weights"]), "given"
+        weights, source = parse_bytes(flags["weights"], "--weights"), "given"
     else:
         found = weight_bytes(config_file, config)
         if found is None:

@@ -99,18 +99,21 @@ def element_bytes(name: str, model_dtype: str) -> tuple[float, str]:
     return 2.0, "2 bytes assumed: the config names no dtype"
 
 
-def parse_bytes(text: str) -> float:
-    """`80GiB`, `80G`, `80000000000`.
+def parse_bytes(text: str, flag: str = "") -> float:
+    """`80GiB`, `80G`, `80000000000`; `flag` is named where it is none of these.
 
     Raises:
         UsageError: no size, or one so small that its unit was forgotten (`80` is 80 bytes).
     """
+    place = f"{flag}: " if flag else ""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgtKMGT]?i?)[bB]?\s*", text)
     if match is None or match[2].lower() not in _UNITS:
-        raise UsageError(f"{text!r} is no size; write for example 80GiB or 80GB")
+        raise UsageError(f"{place}{text!r} is no size; write for example 80GiB or 80GB")
     size = float(match[1]) * _UNITS[match[2].lower()]
     if size < SMALLEST_SIZE:
-        raise UsageError(f"{text.strip()!r} is {size:.0f} bytes, less than any GPU or model has; write the unit, for example {match[1]}GiB")
+        raise UsageError(
+            f"{place}{text.strip()!r} is {size:.0f} bytes, less than any GPU or model has; write the unit, for example {match[1]}GiB"
+        )
     return size
 
 

@@ -268,7 +268,7 @@ def test_weights_are_exact_where_an_index_lies_beside_the_config(config_file: Pa
 @pytest.mark.parametrize("flag", ["--gpu-memory", "--weights"])
 def test_a_size_whose_unit_was_forgotten_is_refused(config_file: Path, flag: str) -> None:
     given = {"--gpu-memory": "80GiB", "--weights": "16GB", flag: "80"}
-    with pytest.raises(UsageError, match=r"'80' is 80 bytes.*80GiB"):
+    with pytest.raises(UsageError, match=rf"^{flag}: '80' is 80 bytes.*80GiB"):
         CliRunner().invoke(command, [str(config_file), *(word for pair in given.items() for word in pair)], catch_exceptions=False)
 
 
