@@ -116,7 +116,7 @@ def gather(view: TargetView) -> Evidence:
         cfs=host.cfs_throttled if host else None,
         psi=host.cpu_pressure if host else None,
         hot=_hot(host, ENGINE_ROLES + SERVER_ROLES, windows, ("scheduler_cpu_seconds", "frontend_cpu_seconds")),
-        api_hot=_hot(host, SERVER_ROLES, windows, ("frontend_cpu_seconds",)),
+        api_hot=_api_hot(host, windows),
         stage=_exposed_stage(windows, seconds),
         running=_mean_gauge(windows, "requests_running"),
         waiting_share=_waiting_share(windows),
@@ -203,10 +203,21 @@ def _throttled(gpu: GpuEvidence | None) -> float | None:
 def _hot(host: HostEvidence | None, roles: tuple[str, ...], windows: list[Window], fields: tuple[str, ...]) -> float | None:
     """Share of a core of the busiest thread in these roles; from the engine's page only where the threads cannot be seen.
 
-    The page tells of whole processes: many threads that do little each read as one that does all.
+    The page tells of whole processes: many threads that do little each read as one that does all. So where threads are seen whose role is
+    not known, the busiest of them bounds it: llm_host_hottest_thread_ratio and this must not contradict each other.
     """
     seen = [thread.run for role, thread in host.hot.items() if role in roles] if host is not None else []
-    return max(seen) if seen else _cores_by_page(windows, fields)
+    if seen:
+        return max(seen)
+    told, hottest = _cores_by_page(windows, fields), host.hottest if host is not None else None
+    return told if told is None or hottest is None else min(told, hottest.run)
+
+
+def _api_hot(host: HostEvidence | None, windows: list[Window]) -> float | None:
+    """The API server's is the higher of both: one interpreter runs it, so its process is its thread, and the ramp was set on that."""
+    fields = ("frontend_cpu_seconds",)
+    known = [x for x in (_hot(host, SERVER_ROLES, windows, fields), _cores_by_page(windows, fields)) if x is not None]
+    return max(known, default=None)
 
 
 def _cores_by_page(windows: list[Window], fields: tuple[str, ...]) -> float | None:

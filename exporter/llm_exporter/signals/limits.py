@@ -79,6 +79,6 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("llm_gpu_starved_ratio", Unit.RATIO, "Share of time in which the GPU had nothing resident although the engine had work.", of_target=_starved_ratio, labels=("window",), bound="window (2)", uses=_EVIDENCE),
     Signal("llm_bottleneck_verdict", Unit.FLAG, "1 for what limits the server, over the last 30 s; a change is published when two ticks agree.", of_target=_verdict, labels=("cause",), bound="cause (14)", uses=_EVIDENCE),
     Signal("llm_bottleneck_score_ratio", Unit.RATIO, "How much speaks for each cause, 0 to 1, reduced where most of its evidence is missing; absent where all of it is.", of_target=_scores, labels=("cause",), bound="cause (12)", uses=_EVIDENCE),
-    Signal("llm_bottleneck_evidence_ratio", Unit.RATIO, "The pieces of evidence behind each score, as memberships from 0 to 1.", of_target=_evidence, labels=("cause", "evidence"), bound="pieces of evidence (about 40)", uses=_EVIDENCE),
+    Signal("llm_bottleneck_evidence_ratio", Unit.RATIO, "The pieces of evidence behind each score, as memberships from 0 to 1 (a ramp over the measured value, not the value itself).", of_target=_evidence, labels=("cause", "evidence"), bound="pieces of evidence (about 40)", uses=_EVIDENCE),
     Signal("llm_bottleneck_confidence_ratio", Unit.RATIO, "How sure the verdict is: evidence that was there × distance to the next cause.", of_target=_confidence, bound="1", uses=_EVIDENCE),
 )

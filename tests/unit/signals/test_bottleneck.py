@@ -211,8 +211,10 @@ def test_a_score_with_little_of_its_evidence_is_published_as_it_counts() -> None
     assert VerdictKeeper().take(judgement, 0.0).scores["launch_bound"] == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize(("thread", "hot"), [(0.066, 0.066), (None, 1.0)])
-def test_the_hottest_thread_is_the_one_that_is_seen_and_the_pages_process_only_where_none_is(thread: float | None, hot: float) -> None:
+@pytest.mark.parametrize(("role", "thread", "hot"), [(ENGINE_ROLES[0], 0.066, 0.066), ("other", 0.066, 0.066), ("other", None, 1.0)])
+def test_the_hottest_thread_is_the_one_that_is_seen_and_the_pages_process_only_where_none_is(
+    role: str, thread: float | None, hot: float
+) -> None:
     """A page counts the CPU of a whole process: it says nothing about a thread that can be looked at."""
 
     class Busy:
@@ -221,5 +223,6 @@ def test_the_hottest_thread_is_the_one_that_is_seen_and_the_pages_process_only_w
         def increases(self, field: str) -> dict[str, float]:
             return {"": 25.0} if field == "scheduler_cpu_seconds" else {}
 
-    host = HostEvidence(hot={} if thread is None else {ENGINE_ROLES[0]: HotThread(ENGINE_ROLES[0], "t", thread, None)})
+    one = None if thread is None else HotThread(role, "t", thread, None)
+    host = HostEvidence(hot={} if one is None else {role: one}, hottest=one)
     assert _hot(host, ENGINE_ROLES, [Busy()], ("scheduler_cpu_seconds",)) == hot  # type: ignore[list-item]
