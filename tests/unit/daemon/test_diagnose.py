@@ -224,7 +224,8 @@ def test_json_holds_the_same_and_no_nan(name: str) -> None:
     text = json.dumps(document(found, "http://gpu-7:8000"), allow_nan=False)
     read: dict[str, Any] = json.loads(text)
     assert read["verdict"]["cause"] == found.cause
-    assert set(read["verdict"]["scores"]) == set(CAUSES) - {"none", "unknown"}
+    unmeasured = {"frontend"} if name == "mid-idle" else set()  # no request, so no time that it could have a share of
+    assert set(read["verdict"]["scores"]) == set(CAUSES) - {"none", "unknown"} - unmeasured
     assert [row["rank"] for row in read["advice"]] == list(range(1, len(found.advice) + 1))
     assert read["failure"] is None
     assert read["measured"]["busy_from"] == "gpm"
