@@ -180,7 +180,7 @@ def _host_starved(x: Evidence) -> Score:
         _moving(x),
     )
     if gap is None:
-        return Score(0.0, 0.0)
+        return Score(0.0, 0.0, causes)  # whether the GPU waits is unknown; that its host is short of CPU is not
     # a small gap counts where the engine's own thread is seen to wait for a core, or its quota to be spent
     strong = max(_member("run_delay_strong", x.run_delay) or 0.0, _member("cfs_strong", x.cfs) or 0.0)
     small = 0.9 * strong * (_member("gap_with_cause", gap) or 0.0) * (work or 0.0) * _moving(x)

@@ -83,7 +83,7 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     Remedy(
         "cpu_quota",
-        "The server's CPU quota is spent, and the GPU waits meanwhile.",
+        "The server's CPU quota is spent, and its threads stand still meanwhile.",
         "the container's CPU limit is too low",
         "With a quota the kernel stops all threads of the server for the rest of each 100 ms; the engine launches nothing in that time.",
         cpu_quota,

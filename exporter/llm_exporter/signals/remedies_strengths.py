@@ -135,12 +135,20 @@ def throttle_lines(s: Symptoms) -> list[str]:
 
 def cpu_quota(s: Symptoms) -> float:
     """The quota is spent, and something that needs CPU is the limit."""
-    return up("cfs", s.evidence.cfs) if s.cause in _SHORT_OF_CPU else 0.0
+    return up("cfs", s.evidence.cfs) if s.cause in _SHORT_OF_CPU else _unseen(s) * up("cfs_strong", s.evidence.cfs)
 
 
 def cpu_contention(s: Symptoms) -> float:
     """Threads wait for cores, and something that needs CPU is the limit."""
-    return contended(s) if s.cause in _SHORT_OF_CPU else 0.0
+    if s.cause in _SHORT_OF_CPU:
+        return contended(s)
+    # pressure may be of others: where the GPU cannot be seen, the engine's own thread must be seen to wait
+    return _unseen(s) * up("run_delay_strong", s.evidence.run_delay) if contended(s) else 0.0
+
+
+def _unseen(s: Symptoms) -> float:
+    """What a plain shortage of CPU is worth where no GPU can be read: it is there, but whether it is the limit cannot be told."""
+    return 0.8 if s.cause == "unknown" and s.evidence.busy is None else 0.0
 
 
 def frontend(s: Symptoms) -> float:

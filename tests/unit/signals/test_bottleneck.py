@@ -226,3 +226,12 @@ def test_the_hottest_thread_is_the_one_that_is_seen_and_the_pages_process_only_w
     one = None if thread is None else HotThread(role, "t", thread, None)
     host = HostEvidence(hot={} if one is None else {role: one}, hottest=one)
     assert _hot(host, ENGINE_ROLES, [Busy()], ("scheduler_cpu_seconds",)) == hot  # type: ignore[list-item]
+
+
+def test_a_server_that_is_short_of_cpu_shows_it_even_where_no_gpu_can_be_read() -> None:
+    """Seen on a real SGLang on CPU that was pinned to a share of one core (docs/verification/diagnose.md)."""
+    judgement = judge(Evidence(seconds=30.0, work=1.0, run_delay=0.69, psi=0.57, hot=0.31, waiting_share=1.0, kv_usage=0.67))
+    assert judgement.cause == "unknown"
+    score = judgement.scores["host_starved"]
+    assert (score.value, score.coverage) == (0.0, 0.0), "whether the GPU waits is unknown: no score"
+    assert score.evidence["run_delay"] == 1.0
