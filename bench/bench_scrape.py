@@ -55,7 +55,12 @@ def continued(bodies: Sequence[bytes], rounds: int) -> list[bytes]:
     def moved(line: bytes, turn: int) -> bytes:
         head, _, value = line.rpartition(b" ")
         gain = gains.get(head)
-        return line if not gain else head + b" " + repr(float(value) + turn * gain * ROUNDED_UP).encode()
+        if not gain:
+            return line
+        more = turn * gain * ROUNDED_UP
+        if not head.partition(b"{")[0].endswith(b"_sum"):
+            more = round(more)  # what counts stays whole: half an observation would be impossible input
+        return head + b" " + repr(float(value) + more).encode()
 
     return [b"\n".join([moved(line, turn) for line in page]) for turn in range(rounds) for page in lines]
 
