@@ -9,20 +9,18 @@ import contextlib
 import socket
 import threading
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urljoin, urlsplit
 
 import requests
-from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, NameResolutionError
-from urllib3.poolmanager import PoolManager
 
 from llm_exporter import __version__
 from llm_exporter.config.model import HttpSdConfig
 from llm_exporter.config.secrets import credentials_headers
-from llm_exporter.config.tls import tls_context
+from llm_exporter.config.tls import TlsAdapter, tls_context
 from llm_exporter.config.urls import shown_url
 from llm_exporter.errors import FetchError
 
@@ -84,32 +82,10 @@ def _pool_classes(watch: _Watch) -> dict[str, type[HTTPConnectionPool]]:
     return {"http": PlainPool, "https": TlsPool}
 
 
-class _Adapter(HTTPAdapter):
-    """Uses our own TLS context and expected name instead of the authorities that come with requests, and watched connections."""
-
-    def __init__(self, config: HttpSdConfig, watch: _Watch) -> None:
-        tls = config.tls_config
-        self._watch = watch
-        self._pool_options: dict[str, Any] = {
-            "cert_reqs": "CERT_NONE" if tls and tls.insecure_skip_verify else "CERT_REQUIRED",
-        }
-        if config.url.lower().startswith("https:"):  # reading the system's authorities is slow
-            self._pool_options["ssl_context"] = tls_context(tls)
-        if tls and tls.server_name:
-            self._pool_options |= {"server_hostname": tls.server_name, "assert_hostname": tls.server_name}
-        super().__init__(max_retries=0)
-
-    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **_: Any) -> None:
-        """Build the pool with our options (called by the base class)."""
-        self.poolmanager = PoolManager(connections, maxsize=maxsize, block=block, **self._pool_options)
-        self.poolmanager.pool_classes_by_scheme = _pool_classes(self._watch)
-
-    def get_connection_with_tls_context(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
-        """The pool's connection; requests would add its own authorities here."""
-        return self.poolmanager.connection_from_url(request.url)
-
-    def cert_verify(self, *_: Any, **__: Any) -> None:
-        """Nothing: the context decides."""
+def _adapter(config: HttpSdConfig, watch: _Watch) -> TlsAdapter:
+    secure = config.url.lower().startswith("https:")  # reading the system's authorities is slow
+    name = config.tls_config.server_name if config.tls_config else None
+    return TlsAdapter(tls_context(config.tls_config) if secure else None, name, _pool_classes(watch))
 
 
 def fetch_list(config: HttpSdConfig, timeout: float = 10.0) -> bytes:
@@ -130,7 +106,7 @@ def fetch_list(config: HttpSdConfig, timeout: float = 10.0) -> bytes:
     with _Watch(timeout) as watch, requests.Session() as session:
         session.trust_env = False  # no ~/.netrc, no proxy behind the configuration's back
         for scheme in ("http://", "https://"):
-            session.mount(scheme, _Adapter(config, watch))
+            session.mount(scheme, _adapter(config, watch))
         try:
             body = _body(session, config.url, headers, timeout)
         except (requests.RequestException, HTTPError, OSError) as error:

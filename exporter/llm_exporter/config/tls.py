@@ -1,12 +1,17 @@
-"""TLS settings as an `ssl.SSLContext`, for the rare requests of discovery: built anew for each, so that certificates may rotate.
+"""TLS of the rare requests of discovery and the review: an `ssl.SSLContext`, and what makes a session of requests use one.
 
-Scrapes and probes have their own in `sources/tls.py`, which keeps sessions and looks at the files' stamps.
+Built anew for each, so that certificates may rotate. Scrapes and probes have their own in `sources/tls.py`, which looks at the files' stamps.
 """
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import PoolManager
 
 from llm_exporter.config.http_client import TlsConfig
 from llm_exporter.errors import SourceError
@@ -48,6 +53,38 @@ def tls_context(tls: TlsConfig | None) -> ssl.SSLContext:
     if tls.max_version is not None:
         context.maximum_version = _VERSIONS[tls.max_version]
     return context
+
+
+class TlsAdapter(HTTPAdapter):
+    """Lets a session of requests use our own TLS context and expected name instead of the authorities that come with requests.
+
+    Args:
+        context: None where no https is spoken.
+        server_name: checked instead of the URL's host.
+        pool_classes: urllib3's pools by scheme, where others than its own are wanted.
+    """
+
+    def __init__(self, context: ssl.SSLContext | None, server_name: str | None, pool_classes: dict[str, Any] | None = None) -> None:
+        self._pool_classes = pool_classes
+        self._options: dict[str, Any] = {}
+        if context is not None:
+            self._options = {"ssl_context": context, "cert_reqs": context.verify_mode}
+        if server_name:
+            self._options |= {"server_hostname": server_name, "assert_hostname": server_name}
+        super().__init__(max_retries=0)
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **_: Any) -> None:
+        """Build the pool with our options (called by the base class)."""
+        self.poolmanager = PoolManager(connections, maxsize=maxsize, block=block, **self._options)
+        if self._pool_classes is not None:
+            self.poolmanager.pool_classes_by_scheme = self._pool_classes
+
+    def get_connection_with_tls_context(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
+        """The pool's connection; requests would add its own authorities here."""
+        return self.poolmanager.connection_from_url(request.url)
+
+    def cert_verify(self, *_: Any, **__: Any) -> None:
+        """Nothing: the context decides."""
 
 
 def _no_passphrase() -> str:

@@ -40,11 +40,14 @@ def probe_target(target: Target) -> ProbeTarget:
     settings = TlsSettings()
     if tls is not None:
         settings = TlsSettings(
-            str(tls.ca_file) if tls.ca_file else None,
-            str(tls.cert_file) if tls.cert_file else None,
-            str(tls.key_file) if tls.key_file else None,
-            tls.server_name,
-            tls.insecure_skip_verify,
+            ca=tls.ca,
+            ca_file=str(tls.ca_file) if tls.ca_file else None,
+            cert_file=str(tls.cert_file) if tls.cert_file else None,
+            key_file=str(tls.key_file) if tls.key_file else None,
+            server_name=tls.server_name,
+            insecure_skip_verify=tls.insecure_skip_verify,
+            min_version=tls.min_version,
+            max_version=tls.max_version,
         )
     return ProbeTarget(target.name, target.url, lambda: credentials_headers(target), settings)
 

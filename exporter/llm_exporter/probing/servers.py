@@ -15,6 +15,7 @@ from typing import Any
 import requests
 import urllib3
 
+from llm_exporter.config.tls import TlsAdapter
 from llm_exporter.errors import FetchError
 from llm_exporter.probing.calls import USER_AGENT
 from llm_exporter.sources.probe import TlsSettings
@@ -56,11 +57,10 @@ class Asker:
         self._session = requests.Session()
         self._session.trust_env = False  # no proxy, no netrc: only what the configuration says
         self._session.headers.update({"User-Agent": USER_AGENT, **headers})
-        self._session.verify = (not tls.insecure_skip_verify) and (tls.ca_file or True)
         if tls.insecure_skip_verify:
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the operator has asked for it
-        if tls.cert_file:
-            self._session.cert = (tls.cert_file, tls.key_file) if tls.key_file else tls.cert_file
+        if url.lower().startswith("https:"):
+            self._session.mount("https://", TlsAdapter(tls.context(), tls.server_name))
 
     def text(self, path: str, accept: str = "*/*") -> str:
         """The body.

@@ -11,15 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3.poolmanager import PoolManager
 
 from llm_exporter.config.http_client import TlsConfig
-from llm_exporter.config.tls import tls_context
+from llm_exporter.config.tls import TlsAdapter, tls_context
 from llm_exporter.errors import FetchError, UsageError
 from llm_exporter.report.wire import NotAMatrix, Series, parse_matrix
 
@@ -58,30 +55,6 @@ class Connection:
             raise UsageError("Prometheus URL holds a user or password: put them under report.prometheus.authorization or basic_auth")
 
 
-class _TlsAdapter(HTTPAdapter):
-    """Uses the configured TLS context and name instead of the authorities that come with requests."""
-
-    def __init__(self, tls: TlsConfig | None) -> None:
-        self._options: dict[str, Any] = {
-            "ssl_context": tls_context(tls),
-            "cert_reqs": "CERT_NONE" if tls and tls.insecure_skip_verify else "CERT_REQUIRED",
-        }
-        if tls and tls.server_name:
-            self._options |= {"server_hostname": tls.server_name, "assert_hostname": tls.server_name}
-        super().__init__(max_retries=0)
-
-    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **_: Any) -> None:
-        """Build the pool with our options (called by the base class)."""
-        self.poolmanager = PoolManager(connections, maxsize=maxsize, block=block, **self._options)
-
-    def get_connection_with_tls_context(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
-        """The pool's connection; requests would add its own authorities here."""
-        return self.poolmanager.connection_from_url(request.url)
-
-    def cert_verify(self, *_: Any, **__: Any) -> None:
-        """Nothing: the context decides."""
-
-
 class _TooMuch(Exception):
     """The server refused a range that is too long for it."""
 
@@ -108,7 +81,8 @@ class Prometheus:
         if urlsplit(connection.url).hostname in LOOPBACK:
             self._session.headers["Accept-Encoding"] = "identity"  # on one machine, compression only costs
         self._session.trust_env = False  # no ~/.netrc that would replace the configured credentials
-        self._session.mount("https://", _TlsAdapter(connection.tls))
+        name = connection.tls.server_name if connection.tls else None
+        self._session.mount("https://", TlsAdapter(tls_context(connection.tls), name))
         self._lock = threading.Lock()
         self.answers = 0
         self.points = 0

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from llm_exporter.errors import FetchError
 from llm_exporter.sources.sse import StreamNotes, holds_done, interpret
+from llm_exporter.sources.tls import TlsFiles
 from llm_exporter.sources.wire import Connection, Deadline, ResponseReader
 
 # The closed set of `result`; beside it http_NNN for every other status of the answer (CONTRACT 6.3).
@@ -34,31 +35,24 @@ _TAIL = 16
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """As `tls_config` of Prometheus; paths of PEM files."""
+    """As `tls_config` of Prometheus, plain enough to be sent to the probe process; `ca` is PEM, files are paths of PEM."""
 
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
     server_name: str | None = None
     insecure_skip_verify: bool = False
+    ca: str | None = None
+    min_version: str | None = None
+    max_version: str | None = None
 
     def context(self) -> ssl.SSLContext:
         """A client context.
 
         Raises:
-            FetchError: tls, where a file cannot be read.
+            FetchError: tls, where a file cannot be read or is no PEM.
         """
-        try:
-            context = ssl.create_default_context(cafile=self.ca_file)
-            if self.insecure_skip_verify:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-            if self.cert_file:
-                context.load_cert_chain(self.cert_file, self.key_file)
-        except (OSError, ssl.SSLError) as error:
-            raise FetchError("tls", f"tls_config cannot be used: {error}") from None
-        context.set_alpn_protocols(["http/1.1"])
-        return context
+        return TlsFiles(**asdict(self))()
 
 
 @dataclass(frozen=True, slots=True)

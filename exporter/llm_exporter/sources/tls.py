@@ -1,8 +1,8 @@
 """TLS towards a target, from the fields of Prometheus' `tls_config`.
 
 In: paths or inline PEM. Out: an `ssl.SSLContext`, the same object until a file is rotated. Called by `sources/http.py` before each
-request, by discovery, and by probes. As in Prometheus, `ca` or `ca_file` replace the system's authorities instead of adding to them,
-and any certificate among them is trusted as it stands, so a self-signed one can be named directly.
+request and by probes; discovery and the review have their own (`config/tls.py`). As in Prometheus, `ca` or `ca_file` replace the system's
+authorities instead of adding to them, and any certificate among them is trusted as it stands, so a self-signed one can be named directly.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def _build(fields: TlsFields, _as_of: tuple[Stamp, ...]) -> ssl.SSLContext:
     """A context; targets with equal fields share it, since loading the system's authorities costs tens of milliseconds."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.set_alpn_protocols(["http/1.1"])
     context.minimum_version = fields.min_version or ssl.TLSVersion.TLSv1_2
     if fields.max_version:
         context.maximum_version = fields.max_version

@@ -117,6 +117,16 @@ def test_field_case_sse_21_keeps_the_handshake_out_of_ttft(tls: tuple[ssl.SSLCon
         assert reading.tls_seconds > 0.2
 
 
+def test_a_probe_trusts_what_scrapes_trust(tls: tuple[ssl.SSLContext, str]) -> None:
+    """`ca`, versions and the name are those of the target's tls_config; probes once knew the files only."""
+    context, ca_file = tls
+    with StreamPlayer(chat_play(), tls=context) as server:
+        assert measure(call(server.url, tls=TlsSettings(ca=Path(ca_file).read_text()))).result == "success"
+        named = TlsSettings(ca=Path(ca_file).read_text(), server_name="localhost", min_version="TLS13", max_version="TLS13")
+        assert measure(call(server.url, tls=named)).result == "success"
+        assert measure(call(server.url, tls=TlsSettings(ca=Path(ca_file).read_text(), server_name="elsewhere"))).result == "tls_verify"
+
+
 def test_an_unknown_authority_is_tls_verify_and_nothing_is_sent(tls: tuple[ssl.SSLContext, str]) -> None:
     with StreamPlayer(chat_play(), tls=tls[0]) as server:
         reading = measure(call(server.url))
