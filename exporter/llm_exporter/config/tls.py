@@ -1,6 +1,6 @@
 """TLS of the rare requests of discovery and the review: an `ssl.SSLContext`, and what makes a session of requests use one.
 
-Built anew for each, so that certificates may rotate. Scrapes and probes have their own in `sources/tls.py`, which looks at the files' stamps.
+Built anew for each: certificates may rotate. Scrapes and probes have their own in `sources/tls.py`, which looks at the files' stamps.
 """
 
 from __future__ import annotations
