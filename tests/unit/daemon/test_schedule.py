@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import ClassVar
 
 import pytest
 
 from llm_exporter.config.model import ProbeModule
 from llm_exporter.daemon.probes import Probes
-from llm_exporter.daemon.schedule import At, Every, Job, Schedule
+from llm_exporter.daemon.schedule import At, Every, Job, Schedule, _Beat, _Clocks
 from llm_exporter.errors import LlmExporterError
 from llm_exporter.expose.page import Page
 
@@ -118,6 +120,168 @@ def test_a_job_by_moments_schedules_the_next_one_even_when_it_fails() -> None:
     try:
         assert counted.wait_for("t", "failed", 2)
     finally:
+        schedule.stop()
+
+
+def each_instant(after: datetime) -> datetime:
+    return after + timedelta(milliseconds=20)
+
+
+def test_a_run_that_overlaps_the_next_moment_does_not_end_a_calendar() -> None:
+    counted, release = Counted(), threading.Event()
+    schedule = Schedule(counted)
+    schedule.apply({"ladder": Job("probe", At(each_instant), lambda: release.wait(10), 1)})  # type: ignore[arg-type]
+    schedule.start()
+    try:
+        assert counted.wait_for("probe", "overlapped", 2)
+        assert schedule.next_run("ladder") is not None
+        release.set()
+        assert counted.wait_for("probe", "ok", 2)
+    finally:
+        release.set()
+        schedule.stop()
+
+
+class Leaping(datetime):
+    """The wall clock of APScheduler's executors, which say what is missed."""
+
+    ahead: ClassVar[timedelta] = timedelta(0)
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        return datetime.now(tz) + cls.ahead
+
+
+@pytest.mark.parametrize("when", [At(each_instant), Every(0.02, first=0.0)], ids=["calendar", "interval"])
+def test_a_missed_run_is_counted_and_does_not_end_the_schedule(when: At | Every, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apscheduler.executors.base.datetime", Leaping)
+    monkeypatch.setattr(Leaping, "ahead", timedelta(hours=1))
+    counted, runs = Counted(), []
+    schedule = Schedule(counted)
+    schedule.apply({"ladder": Job("probe", when, lambda: runs.append(1), 1)})
+    schedule.start()
+    try:
+        assert counted.wait_for("probe", "missed", 2)
+        assert not runs
+        monkeypatch.setattr(Leaping, "ahead", timedelta(0))
+        assert counted.wait_for("probe", "ok", 2)
+    finally:
+        schedule.stop()
+
+
+class Stepped:
+    """A schedule on clocks of ours, whose own thread does nothing."""
+
+    def __init__(self) -> None:
+        self.steady, self.wall = 1000.0, 1_800_000_000.0
+        self.schedule = Schedule(Counted(), steady=lambda: self.steady, wall=lambda: self.wall)
+        self.schedule._scheduler.start(paused=True)
+
+    def pass_time(self, seconds: float, *, step: float = 0.0) -> None:
+        self.steady += seconds
+        self.wall += seconds + step
+        self.schedule.follow_clock()
+
+    def left(self, name: str) -> float:
+        moment = self.schedule.next_run(name)
+        assert moment is not None
+        return moment.timestamp() - self.wall
+
+
+@pytest.fixture
+def stepped() -> Iterator[Stepped]:
+    made = Stepped()
+    yield made
+    made.schedule.stop()
+
+
+@pytest.mark.parametrize("step", [-7200.0, -30.0, 0.0, 0.2, 3600.0, 86400.0 * 365])
+def test_an_interval_keeps_its_distance_when_the_wall_clock_is_set(stepped: Stepped, step: float) -> None:
+    stepped.schedule.apply({"hb": Job("probe", Every(30.0, first=10.0), lambda: None, 1)})
+    assert stepped.left("hb") == pytest.approx(10.0)
+    stepped.pass_time(4.0, step=step)
+    assert stepped.left("hb") == pytest.approx(6.0, abs=0.001)
+
+
+def test_a_calendar_comes_earlier_when_the_clock_is_set_back_and_is_left_alone_by_a_step_forward(stepped: Stepped) -> None:
+    def each_minute(after: datetime) -> datetime:
+        return after.replace(second=0, microsecond=0) + timedelta(minutes=1)
+
+    stepped.schedule.apply({"ladder": Job("probe", At(each_minute), lambda: None, 1)})
+    stepped.schedule._scheduler.modify_job("ladder", next_run_time=each_minute(datetime.fromtimestamp(stepped.wall, UTC)))
+    first = stepped.schedule.next_run("ladder")
+    stepped.pass_time(1.0, step=3600.0)
+    assert stepped.schedule.next_run("ladder") == first  # due, and late: the scheduler counts it as missed and plans the next one
+    stepped.pass_time(1.0, step=-7200.0)
+    assert 0 < stepped.left("ladder") <= 60
+
+
+def test_the_schedulers_own_thread_follows_a_step_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_exporter.daemon.schedule.LOOK_SECONDS", 0.02)
+    ahead, looked = [0.0], threading.Event()
+
+    def wall() -> float:
+        if ahead[0]:
+            looked.set()
+        return time.time() + ahead[0]
+
+    schedule = Schedule(Counted(), wall=wall)
+    schedule.apply({"hb": Job("probe", Every(100_000.0), lambda: None, 1)})
+    schedule.start()
+    try:
+        before = schedule.next_run("hb")
+        ahead[0] = -7200.0
+        assert looked.wait(10)
+        looked.clear()
+        assert looked.wait(10)  # the second look begins after the first one has moved the jobs
+        after = schedule.next_run("hb")
+        assert before is not None
+        assert after is not None
+        assert (before - after).total_seconds() == pytest.approx(7200, abs=0.5)
+    finally:
+        schedule.stop()
+
+
+def planned(beat: _Beat, clocks: _Clocks, late: float, runs: int) -> list[float]:
+    """Monotonic moments of some runs, each seen `late` seconds after its time; every moment is asked for twice, as APScheduler does."""
+    moments = []
+    for _ in range(runs):
+        moments.append(beat.moment)
+        due = clocks.wall_of(beat.moment)
+        now = due + timedelta(seconds=late)
+        following = beat.get_next_fire_time(due, now)
+        assert following > now
+        assert beat.get_next_fire_time(due, now) == following
+    return moments
+
+
+@pytest.mark.parametrize("late", [0.0, 0.001, 0.4])
+@pytest.mark.parametrize("jitter", [0.0, 0.1])
+def test_jitter_shifts_runs_and_never_the_rhythm(jitter: float, late: float) -> None:
+    clocks = _Clocks(lambda: 500.0, lambda: 1_800_000_000.0)
+    moments = planned(_Beat(Every(1.0, jitter, first=0.0), clocks), clocks, late, 200)
+    assert [moment - 500.0 for moment in moments] == [pytest.approx(number, abs=jitter + 0.001) for number in range(200)]
+
+
+def test_a_beat_that_was_slept_through_is_not_made_up() -> None:
+    clocks = _Clocks(lambda: 500.0, lambda: 1_800_000_000.0)
+    moments = planned(_Beat(Every(1.0, first=0.0), clocks), clocks, 5.5, 3)
+    assert [moment - 500.0 for moment in moments] == [0.0, 6.0, 12.0]
+
+
+def test_jobs_that_hang_hold_up_no_others_of_their_lane_and_no_other_lane() -> None:
+    counted, release = Counted(), threading.Event()
+    schedule = Schedule(counted)
+    hung = {f"hung {n}": Job("hung", Every(1000.0, first=0.0), lambda: release.wait(20), 1, "probes") for n in range(60)}  # type: ignore[arg-type]
+    fine = {"fine": Job("probe", Every(0.02, first=0.5), lambda: None, 1, "probes")}
+    schedule.apply(hung | fine | {"discovery": Job("discovery", Every(0.02, first=0.5), lambda: None, 1)})
+    schedule.start()
+    try:
+        assert counted.wait_for("probe", "ok", 5)
+        assert counted.wait_for("discovery", "ok", 5)
+        assert not counted.outcomes["hung", "ok"]
+    finally:
+        release.set()
         schedule.stop()
 
 
