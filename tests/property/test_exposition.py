@@ -60,7 +60,10 @@ def plain(text: str) -> bool:
 @settings(deadline=None)
 @given(SERIES, st.data())
 def test_a_page_reads_as_the_library_reads_it(series: list[tuple[str, dict[str, str]]], data: st.DataObject) -> None:
-    series = [(name, {label: text for label, text in labels.items() if plain(text)}) for name, labels in series]
+    # the library refuses labels that begin with two underscores, so there is nothing to compare with
+    series = [
+        (name, {label: text for label, text in labels.items() if plain(text) and not label.startswith("__")}) for name, labels in series
+    ]
     series = list({(name, tuple(sorted(labels.items()))): (name, labels) for name, labels in series}.values())
     stamps = st.none() | st.integers(0, 2_000_000_000_000)
     text = "".join(line(name, labels, data.draw(VALUES), data.draw(stamps)) + "\n" for name, labels in series)

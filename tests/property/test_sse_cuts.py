@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_exporter.sources.sse import EventReader, interpret
+from llm_exporter.sources.sse import EventReader, Piece, interpret
 
 line_ends = st.sampled_from([b"\n", b"\r\n", b"\r"])
 texts = st.text(alphabet=st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=12)
@@ -45,13 +45,13 @@ def test_byte_by_byte_gives_the_same_events(data: bytes) -> None:
 def test_times_are_those_of_the_byte_that_ends_the_event_to_within_the_cut(data: bytes, places: list[int]) -> None:
     """The exact moment of an event is that of its last byte, where byte n arrives at second n. A coarser cut can only be later, and at
     most by the rest of the piece."""
-    exact = interpret((float(place), data[place : place + 1]) for place in range(len(data)))
+    exact = interpret(Piece(float(place), data[place : place + 1]) for place in range(len(data)))
     pieces, at = [], 0
     for piece in cut(data, places):
         at += len(piece)
-        pieces.append((float(at - 1), piece))
+        pieces.append(Piece(float(at - 1), piece))
     coarse = interpret(pieces)
-    ends = [moment for moment, _ in pieces]
+    ends = [piece.at for piece in pieces]
 
     def rounded(moment: float | None) -> float | None:
         return None if moment is None else next(end for end in ends if end >= moment)
@@ -62,6 +62,33 @@ def test_times_are_those_of_the_byte_that_ends_the_event_to_within_the_cut(data:
     assert (coarse.text, coarse.done, coarse.error) == (exact.text, exact.done, exact.error)
 
 
+TOKEN, ROLE = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', b'data: {"choices":[{"delta":{"role":"assistant"}}]}\n\n'
+packets = st.lists(
+    st.sampled_from([TOKEN, ROLE, b": ping\n\n", b": ping\n", b"data: [DONE]\n\n", TOKEN.replace(b"\n", b"\r\n")]), max_size=12
+)
+
+
+@given(packets, st.lists(st.booleans(), min_size=12, max_size=12))
+def test_where_the_kernel_joined_packets_each_time_lies_within_what_is_said_of_it(sent: list[bytes], joined_to_last: list[bool]) -> None:
+    """Packet n arrives at second n; those that are joined are read at once, and only the first and last moment are known."""
+    exact = interpret(Piece(float(second), data) for second, data in enumerate(sent))
+    pieces: list[Piece] = []
+    for second, (data, joined) in enumerate(zip(sent, joined_to_last, strict=False)):
+        if joined and pieces:
+            last = pieces.pop()
+            pieces.append(Piece(float(second), last.data + data, since=last.since))
+        else:
+            pieces.append(Piece(float(second), data, since=float(second)))
+    found = interpret(pieces)
+    assert len(found.token_times) == len(exact.token_times)
+    assert found.token_times == sorted(found.token_times)
+    if exact.first_token_at is not None:
+        assert found.first_token_at is not None
+        assert abs(found.first_token_at - exact.first_token_at) <= found.first_token_error
+    else:
+        assert found.first_token_at is None
+
+
 @given(st.binary(max_size=300))
 def test_no_bytes_raise(data: bytes) -> None:
-    interpret([(0.0, data)])
+    interpret([Piece(0.0, data)])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_exporter.errors import FetchError
-from llm_exporter.sources.wire import ResponseReader
+from llm_exporter.sources.response import ResponseReader
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 bodies = st.lists(st.binary(min_size=1, max_size=40), max_size=8)

@@ -1,27 +1,30 @@
 """One synthetic streaming request, measured.
 
 In: a `ProbeCall` (where, what to send, how long to wait). Out: a `ProbeReading`: a result from a closed set, and the times that hold.
-Called in the child process by `probing/worker.py`. Nothing is parsed while the clock runs but the framing of HTTP; events are read
+Called in the child process by `probing/worker.py`. From the first token on nothing is parsed but the framing of HTTP; events are read
 after the stream has ended.
 
-TTFT runs from the moment the last byte of the request goes to the kernel, on an open connection, to the read that completes the first
-event with generated output. It is absent after a failure, and never 0.
+TTFT runs from the moment the last byte of the request goes to the kernel, on an open connection, to the arrival of the byte that
+completes the first event with generated output. It is absent after a failure, never 0, and absent too where this machine read so late
+that it cannot be told.
 """
 
 from __future__ import annotations
 
+import json
 import ssl
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from llm_exporter.errors import FetchError
-from llm_exporter.sources.sse import StreamNotes, holds_done, interpret
+from llm_exporter.sources.response import ResponseReader
+from llm_exporter.sources.sse import EventReader, Piece, StreamNotes, error_text, holds_done, interpret
 from llm_exporter.sources.tls import TlsFiles
-from llm_exporter.sources.wire import Connection, Deadline, ResponseReader
+from llm_exporter.sources.wire import Connection, Deadline
 
 # The closed set of `result`; beside it http_NNN for every other status of the answer (CONTRACT 6.3).
 SENT_RESULTS = ("success", "timeout", "connect", "dns", "tls", "tls_verify", "in_band_error", "truncated", "no_output", "not_streaming")
@@ -31,6 +34,12 @@ BODY_LIMIT = 4 * 2**20  # a probe asks for some dozens of tokens: more is a runa
 # Events of an engine come one per decoding step, and no step takes less than this. Events closer together were held back on the way.
 _HELD_BACK_SECONDS = 0.0005
 _TAIL = 16
+# Beyond this error, as a share of TTFT and in seconds, a time is not worth saying.
+_MOST_ERROR = (0.1, 0.002)
+_SHORTEST_SECRET = 6  # "Bearer" and shorter words are none
+# What the user may not change: the reader depends on them.
+_FIXED_HEADERS = frozenset({"accept-encoding", "connection", "content-length", "transfer-encoding"})
+_PUBLIC_HEADERS = frozenset({"user-agent", "host", "content-type", "accept"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,8 @@ class ProbeReading:
         server_seconds: queue and prefill by the engine's own clock.
         network_overhead_seconds: TTFT − server_seconds: network, proxies and the server's frontend.
         lag_seconds: how late this process read what the kernel had already received, at most.
+        ttft_error_seconds: how far TTFT may be off because this process read late. Where that is too much to be of use, all times of the
+            stream are None, though the result is a success.
         request_sent: the server may have begun to work on it, so it counts.
     """
 
@@ -117,6 +128,7 @@ class ProbeReading:
     server_seconds: float | None = None
     network_overhead_seconds: float | None = None
     lag_seconds: float | None = None
+    ttft_error_seconds: float | None = None
     request_sent: bool = False
 
     @property
@@ -139,7 +151,7 @@ def measure(call: ProbeCall) -> ProbeReading:
     started = time.monotonic()
     deadline = Deadline(call.timeout_seconds)
     response = ResponseReader(BODY_LIMIT)
-    pieces: list[tuple[float, bytes]] = []
+    pieces: list[Piece] = []
     failure: FetchError | None = None
     with Connection() as connection:
         try:
@@ -147,12 +159,11 @@ def measure(call: ProbeCall) -> ProbeReading:
         except FetchError as error:
             failure = error
     duration = time.monotonic() - started
-    return _judge(connection, response, pieces, failure, duration)
+    reading = _judge(connection, response, pieces, failure, duration)
+    return replace(reading, detail=_clean(reading.detail, call.headers))
 
 
-def _exchange(
-    call: ProbeCall, connection: Connection, deadline: Deadline, response: ResponseReader, pieces: list[tuple[float, bytes]]
-) -> None:
+def _exchange(call: ProbeCall, connection: Connection, deadline: Deadline, response: ResponseReader, pieces: list[Piece]) -> None:
     parts = urlsplit(call.url)
     host = parts.hostname or ""
     secure = parts.scheme == "https"
@@ -160,16 +171,20 @@ def _exchange(
     connection.open(host, parts.port or (443 if secure else 80), context, call.tls.server_name or host, deadline)
     connection.send(_request_bytes(call, parts.netloc, parts.path), deadline)
     tail = b""
+    scout = StreamNotes()  # looks for the first token only: before it a server may think as long as the total deadline allows
+    scouting = EventReader()
 
     def idle_seconds() -> float:
-        # Before the first output a server may think as long as the total deadline allows: a long prefill is silent.
-        return call.idle_timeout_seconds if pieces else call.timeout_seconds
+        return call.timeout_seconds if scout.first_token_at is None else call.idle_timeout_seconds
 
-    for at, raw in connection.pieces(deadline, idle_seconds):
+    for arrival, raw in connection.pieces(deadline, idle_seconds):
         body = response.feed(raw)
         if body:
-            pieces.append((at, body))
+            pieces.append(Piece(arrival.last_at, body, arrival.first_at, arrival.error))
             tail = (tail + body)[-_TAIL:] if len(body) < _TAIL else body[-_TAIL:]
+            if scout.first_token_at is None:
+                for event in scouting.feed(body):
+                    scout.take(event, arrival.last_at)
         # some proxies keep the connection open after the closing event
         if response.complete or (holds_done(tail) and interpret(pieces).done):
             return
@@ -177,7 +192,8 @@ def _exchange(
 
 def _request_bytes(call: ProbeCall, netloc: str, prefix: str) -> bytes:
     body = call.body.encode()
-    headers = {
+    asked = {name: value for name, value in call.headers.items() if name.lower() not in _FIXED_HEADERS}
+    ours = {
         "Host": netloc.rpartition("@")[2],
         "Content-Type": "application/json",
         "Accept": "text/event-stream",
@@ -185,8 +201,9 @@ def _request_bytes(call: ProbeCall, netloc: str, prefix: str) -> bytes:
         "Cache-Control": "no-cache",
         "Connection": "close",
         "Content-Length": str(len(body)),
-        **call.headers,
     }
+    taken = {name.lower() for name in asked}
+    headers = {**{name: value for name, value in ours.items() if name.lower() not in taken}, **asked}
     lines = [f"POST {prefix.rstrip('/')}{call.endpoint} HTTP/1.1"]
     for name, value in headers.items():
         if "\r" in value or "\n" in value or "\r" in name or "\n" in name:
@@ -198,14 +215,14 @@ def _request_bytes(call: ProbeCall, netloc: str, prefix: str) -> bytes:
 def _judge(
     connection: Connection,
     response: ResponseReader,
-    pieces: list[tuple[float, bytes]],
+    pieces: list[Piece],
     failure: FetchError | None,
     duration: float,
 ) -> ProbeReading:
     """The result, and the times that hold for it."""
     streaming = response.headers.get("content-type", "").lower().startswith("text/event-stream")
     notes = interpret(pieces)
-    result, detail = _result(response, notes, failure, streaming=streaming or (notes.events > 0 and notes.malformed == 0))
+    result, detail = _result(response, pieces, notes, failure, streaming=streaming or (notes.events > 0 and notes.malformed == 0))
     connect = None
     if connection.tcp_seconds is not None and _reason_of(failure) not in ("tls", "tls_verify"):
         connect = connection.tcp_seconds + (connection.tls_seconds or 0.0)
@@ -224,10 +241,25 @@ def _judge(
     if result != "success" or notes.first_token_at is None or sent_at is None:
         return ProbeReading(**common)
 
+    ttft, error = notes.first_token_at - sent_at, notes.first_token_error
+    common["ttft_error_seconds"] = error
+    told: dict[str, Any] = {
+        "prompt_tokens": notes.prompt_tokens,
+        "completion_tokens": notes.completion_tokens,
+        "cached_tokens": notes.cached_tokens,
+        "finish_reason": notes.finish_reason,
+    }
+    share, least = _MOST_ERROR
+    if ttft <= 0:
+        common["detail"] = "the server answered before it had the whole request, so there is no time to first token"
+        return ProbeReading(**common, **told)
+    if error > max(least, share * ttft):
+        common["detail"] = f"this machine read the first token up to {error * 1e3:.0f} ms late, so there is no time to first token"
+        return ProbeReading(**common, **told)
+
     def since_sent(at: float | None) -> float | None:
         return None if at is None else at - sent_at
 
-    ttft = notes.first_token_at - sent_at
     gaps = tuple(max(0.0, later - earlier) for earlier, later in zip(notes.token_times, notes.token_times[1:], strict=False))
     server = None
     if notes.engine_queue_seconds is not None and notes.engine_prefill_seconds is not None:
@@ -235,15 +267,12 @@ def _judge(
     tokens = notes.completion_tokens or len(notes.token_times)
     return ProbeReading(
         **common,
+        **told,
         first_chunk_seconds=since_sent(notes.first_chunk_at),
         time_to_first_token_seconds=ttft,
         time_to_first_content_seconds=since_sent(notes.first_content_at),
         inter_token_seconds=(notes.token_times[-1] - notes.first_token_at) / (tokens - 1) if tokens > 1 and gaps else None,
         gap_seconds=gaps,
-        prompt_tokens=notes.prompt_tokens,
-        completion_tokens=notes.completion_tokens,
-        cached_tokens=notes.cached_tokens,
-        finish_reason=notes.finish_reason,
         buffered=came_in_a_burst(gaps),
         server_seconds=server,
         # clocks of two machines are never subtracted, only durations; below 0 the two do not fit together
@@ -256,10 +285,13 @@ def _reason_of(failure: FetchError | None) -> str:
     return failure.reason if failure else ""
 
 
-def _result(response: ResponseReader, notes: StreamNotes, failure: FetchError | None, *, streaming: bool) -> tuple[str, str]:
+def _result(
+    response: ResponseReader, pieces: list[Piece], notes: StreamNotes, failure: FetchError | None, *, streaming: bool
+) -> tuple[str, str]:
     """(result, detail). The order matters: what the server said goes before how the connection ended."""
     if response.has_head and response.status != 200:
-        return f"http_{response.status}", f"HTTP {response.status}"
+        words = _words_of(b"".join(piece.data for piece in pieces))
+        return f"http_{response.status}", f"HTTP {response.status}" + (f": {words}" if words else "")
     if notes.error is not None:
         return "in_band_error", notes.error
     if failure is not None and not (failure.reason in ("truncated", "timeout") and notes.ended):
@@ -277,6 +309,25 @@ def _result(response: ResponseReader, notes: StreamNotes, failure: FetchError | 
     if notes.first_token_at is None:
         return "no_output", "the stream ended without any output"
     return "success", ""
+
+
+def _words_of(body: bytes) -> str:
+    """What the body of a refusal says to people; empty for HTML and the like."""
+    text = body[:4096].decode("utf-8", "replace").strip()
+    try:
+        return error_text(json.loads(text)) or ""
+    except (ValueError, RecursionError):
+        return "" if text[:1] in ("<", "{", "[") else text.partition("\n")[0][:200]
+
+
+def _clean(text: str, headers: Mapping[str, str]) -> str:
+    """Text of a server for people: no control characters, and none of the credentials that we sent, should it repeat them."""
+    for name, value in headers.items():
+        if name.lower() not in _PUBLIC_HEADERS:
+            for secret in sorted({value, *value.split()}, key=len, reverse=True):
+                if len(secret) > _SHORTEST_SECRET:
+                    text = text.replace(secret, "…")
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def came_in_a_burst(gaps: tuple[float, ...]) -> bool | None:

@@ -1,6 +1,6 @@
 """Streams of server-sent events, and what the events of an inference server mean.
 
-In: the bytes of a response's body, cut anywhere, each piece with the moment at which it came. Out: events by the WHATWG rules, and
+In: the bytes of a response's body, cut anywhere, each piece with the moments between which it came. Out: events by the WHATWG rules, and
 `StreamNotes`: when the first chunk, the first token and the first visible content came, the usage, why it ended.
 `sources/probe.py` calls this after the stream has ended, so that parsing cannot bend the clock.
 """
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
 _DONE = "[DONE]"
+_MOST_TOKENS = 10**8
 # A stream that ends with one of these has not done what it was asked.
 _FAILED_FINISHES = frozenset({"abort", "error", "cancelled"})
 
@@ -23,6 +24,33 @@ class Event(NamedTuple):
 
     type: str
     data: str
+
+
+class Piece(NamedTuple):
+    """Bytes of a body that were read at once. Monotonic seconds.
+
+    Attributes:
+        at: when the last of them came.
+        data: the bytes.
+        since: when the first of them came; None where that is the same.
+        error: how much earlier than `since` that may have been.
+    """
+
+    at: float
+    data: bytes
+    since: float | None = None
+    error: float = 0.0
+
+    def moment(self, place: int, count: int) -> tuple[float, float]:
+        """(when, how far off at most) the event ended that is number `place` of the `count` in here.
+
+        The last one ends with the piece. The first one ended when the piece began, since engines write events whole and small enough for
+        one packet. Of the others only the order is known, so they are spread evenly.
+        """
+        if self.since is None or place == count - 1:
+            return self.at, 0.0
+        at = self.since + (self.at - self.since) * place / (count - 1)
+        return at, self.error + (max(at - self.since, self.at - at) if place else 0.0)
 
 
 class EventReader:
@@ -37,12 +65,17 @@ class EventReader:
         self._line = bytearray()
         self._after_cr = False
         self._at_start = True
+        self._in_block = False  # a line since the last blank one
         self._type = ""
         self._data: list[str] = []
 
     def feed(self, piece: bytes) -> list[Event]:
         """Events that this piece completes, in order; often none."""
-        events: list[Event] = []
+        return [event for event in self.blocks(piece) if event is not None]
+
+    def blocks(self, piece: bytes) -> list[Event | None]:
+        """The same, with None in the place of each comment, which may have been a packet of its own, and of each block without data."""
+        events: list[Event | None] = []
         if not piece:
             return events
         if self._after_cr and piece[:1] == b"\n":
@@ -54,18 +87,25 @@ class EventReader:
                 continue
             self._line += part.rstrip(b"\r\n")
             line, self._line = bytes(self._line), bytearray()
-            event = self._take_line(line)
-            if event is not None:
-                events.append(event)
+            if self._at_start:
+                line, self._at_start = line.removeprefix(_BOM), False
+            if line[:1] == b":":
+                events.append(None)
+            elif self._take_line(line):
+                events.append(self._dispatch())
         self._after_cr = piece.endswith(b"\r")
         return events
 
-    def _take_line(self, line: bytes) -> Event | None:
-        if self._at_start:
-            line = line.removeprefix(_BOM)
-            self._at_start = False
+    @property
+    def unfinished(self) -> bool:
+        """Bytes of a block that has not ended yet are waiting."""
+        return bool(self._line) or self._in_block
+
+    def _take_line(self, line: bytes) -> bool:
+        """Reads one line; True where it ends a block."""
         if not line:
-            return self._dispatch()
+            return self._in_block
+        self._in_block = True
         # A line is whole here, so a character that was split over two reads is whole too.
         name, _, value = line.decode("utf-8", "replace").partition(":")
         value = value.removeprefix(" ")
@@ -73,11 +113,11 @@ class EventReader:
             self._data.append(value)
         elif name == "event":
             self._type = value
-        return None  # comments have an empty name; id, retry and unknown fields say nothing to a probe
+        return False  # id, retry and unknown fields say nothing to a probe
 
     def _dispatch(self) -> Event | None:
         kind, data = self._type, self._data
-        self._type, self._data = "", []
+        self._type, self._data, self._in_block = "", [], False
         return Event(kind or "message", "\n".join(data)) if data else None
 
 
@@ -89,6 +129,7 @@ class StreamNotes:
         first_chunk_at: first event with a JSON object, a chunk that only names the role included.
         first_token_at: first event with generated output of any kind: content, reasoning, tool call, text; never an empty string.
         first_content_at: first event with output that a reader of the answer sees.
+        first_token_error: seconds by which first_token_at may be off.
         token_times: the moment of each event with output. One event can hold several tokens.
         prompt_tokens, completion_tokens, cached_tokens: the server's own counts.
         engine_queue_seconds, engine_prefill_seconds: the engine's own split of this request, where it gives one.
@@ -100,6 +141,7 @@ class StreamNotes:
     first_chunk_at: float | None = None
     first_token_at: float | None = None
     first_content_at: float | None = None
+    first_token_error: float = 0.0
     token_times: list[float] = field(default_factory=list)
     text: str = ""
     prompt_tokens: int | None = None
@@ -121,7 +163,7 @@ class StreamNotes:
     def take(self, event: Event, at: float) -> None:
         """Reads one event that was complete at the moment `at`."""
         data = event.data.strip()
-        if not data or self.done:
+        if self.done or not (data or event.type == "error"):
             return
         self.events += 1
         if data == _DONE:
@@ -132,13 +174,13 @@ class StreamNotes:
         except (ValueError, RecursionError):
             chunk = None
         if event.type == "error":
-            self.error = _error_text(chunk) or data[:200]
+            self.error = error_text(chunk) or data[:200] or "error without a text"
             return
         if not isinstance(chunk, dict):
             self.malformed += 1
             return
         if chunk.get("error") or chunk.get("object") == "error":
-            self.error = _error_text(chunk) or "error without a text"
+            self.error = error_text(chunk) or "error without a text"
             return
         if self.first_chunk_at is None:
             self.first_chunk_at = at
@@ -221,12 +263,20 @@ class StreamNotes:
         self.token_times.append(at)
 
 
-def interpret(pieces: Iterable[tuple[float, bytes]]) -> StreamNotes:
-    """What a whole stream said. Each piece is (moment at which it was complete, bytes of the body)."""
+def interpret(pieces: Iterable[Piece]) -> StreamNotes:
+    """What a whole stream said."""
     reader, notes = EventReader(), StreamNotes()
-    for at, piece in pieces:
-        for event in reader.feed(piece):
+    for piece in pieces:
+        blocks = reader.blocks(piece.data)
+        count = len(blocks) + reader.unfinished
+        for place, event in enumerate(blocks):
+            if event is None:
+                continue
+            at, error = piece.moment(place, count)
+            knew = notes.first_token_at
             notes.take(event, at)
+            if knew is None and notes.first_token_at is not None:
+                notes.first_token_error = error
     return notes
 
 
@@ -235,7 +285,8 @@ def holds_done(tail: bytes) -> bool:
     return _DONE.encode() in tail
 
 
-def _error_text(chunk: object) -> str:
+def error_text(chunk: object) -> str:
+    """What an error object says, in any of the forms in which the engines and their proxies say it; empty where it says nothing."""
     if not isinstance(chunk, dict):
         return ""
     error = chunk.get("error", chunk)
@@ -258,7 +309,8 @@ def _holds_thought(content: object) -> bool:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """A count of tokens; None where it is none. No context is as long as `_MOST_TOKENS`: a server that says so is not to be believed."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else None
 
 
 def _seconds(value: object) -> float | None:

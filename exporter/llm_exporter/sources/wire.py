@@ -1,10 +1,10 @@
 """One HTTP/1.1 exchange on a raw socket, with honest moments.
 
 In: an address, a request as bytes, a deadline. Out: when names were resolved, TCP and TLS stood, the last byte of the request left,
-and each piece of the answer's body with the moment at which the kernel received it. `sources/probe.py` is the only caller.
+and each piece of the answer with the moments between which it arrived. `sources/probe.py` is the only caller.
 
-Why not a library: we need the moment just before the last byte leaves, and the kernel's time of each arrival, which is right even when
-this process was not running then. TLS goes through memory buffers, so that the bytes of the socket stay ours.
+Why not a library: we need the moment just before the last byte leaves, and the kernel's time of each arrival, which is known even when
+this process was not running then (`sources/arrival.py`). TLS goes through memory buffers, so that the bytes of the socket stay ours.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from typing import Self
 
 from llm_exporter.errors import FetchError
+from llm_exporter.sources.arrival import Arrival, Waiter, place
 
 READ_BYTES = 65536
-_HEAD_LIMIT = 65536
 # Linux: SO_TIMESTAMPNS. recvmsg then tells when the kernel received the last packet of what it returns (TCP since Linux 4.13).
 _SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
 _STAMP = struct.Struct("@qq")
@@ -63,6 +63,7 @@ class Connection:
         self.request_started = False
         self.lag_seconds: float | None = None
         self._socket: socket.socket | None = None
+        self._waiter: Waiter | None = None
         self._tls: ssl.SSLObject | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
 
@@ -70,6 +71,8 @@ class Connection:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if self._waiter is not None:
+            self._waiter.close()
         if self._socket is not None:
             self._socket.close()
 
@@ -89,8 +92,12 @@ class Connection:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError):  # no Linux: our own clock then
             sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        self._waiter = Waiter(sock, connected)
         if context is not None:
-            self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
+            try:
+                self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
+            except ValueError as error:  # a name that no certificate can have, such as ".x"
+                raise FetchError("tls", f"{server_name!r} is no server name: {error}") from None
             self._shake_hands(deadline)
             self.tls_seconds = time.monotonic() - connected
 
@@ -107,16 +114,18 @@ class Connection:
             request = self._outgoing.read()
         self.request_started = True
         self._send_raw(request, deadline)
+        if self._waiter is not None and self.sent_at is not None:
+            self._waiter.since = self.sent_at
 
-    def pieces(self, deadline: Deadline, idle_seconds: Callable[[], float]) -> Iterator[tuple[float, bytes]]:
-        """(moment of arrival, bytes) until the server closes. `idle_seconds` is asked before each read.
+    def pieces(self, deadline: Deadline, idle_seconds: Callable[[], float]) -> Iterator[tuple[Arrival, bytes]]:
+        """(moments of arrival, bytes) until the server closes. `idle_seconds` is asked before each read.
 
         Raises:
             FetchError: timeout; truncated where the connection broke.
         """
         while True:
             try:
-                at, raw = self._receive(deadline.left(idle_seconds()))
+                arrival, raw = self._receive(deadline.left(idle_seconds()))
             except TimeoutError:
                 deadline.left()
                 raise FetchError("timeout", "the stream fell silent") from None
@@ -124,7 +133,7 @@ class Connection:
                 raise FetchError("truncated", f"the connection broke: {error.strerror or error}") from None
             data = raw if self._tls is None else self._decrypt(raw)
             if data:
-                yield at, data
+                yield arrival, data
             if not raw:
                 return
 
@@ -180,112 +189,23 @@ class Connection:
         except OSError as error:
             raise FetchError("truncated", f"the connection broke while sending: {error.strerror or error}") from None
 
-    def _receive(self, seconds: float) -> tuple[float, bytes]:
-        """(moment of arrival, raw bytes); no bytes at the end of the connection."""
+    def _receive(self, seconds: float) -> tuple[Arrival, bytes]:
+        """(moments of arrival, raw bytes); no bytes at the end of the connection."""
         assert self._socket is not None
+        assert self._waiter is not None
+        wait = self._waiter.wait(seconds)
         self._socket.settimeout(seconds)
         raw, ancillary, _, _ = self._socket.recvmsg(READ_BYTES, 64)
         now, wall_ns = time.monotonic(), time.time_ns()
+        stamped_at = None
         for level, kind, value in ancillary:
             if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(value) == _STAMP.size:
                 whole, part = _STAMP.unpack(value)
-                lag = (wall_ns - whole * 10**9 - part) / 1e9
-                # the kernel's time is on the wall clock: a step between arrival and read would show here
-                if 0 <= lag < 1:
-                    self.lag_seconds = max(lag, self.lag_seconds or 0.0)
-                    return now - lag, raw
-        return now, raw
-
-
-class ResponseReader:
-    """Takes an HTTP/1.1 response apart as it comes: status, headers, then the body without its chunk framing."""
-
-    def __init__(self, body_limit: int) -> None:
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self.complete = False
-        self.body_bytes = 0
-        self._limit = body_limit
-        self._buffer = bytearray()
-        self._left: int | None = None  # of the body, or of the chunk; None: until the server closes
-        self._chunked = False
-
-    @property
-    def has_head(self) -> bool:
-        """Status and headers are known."""
-        return self.status >= 200
-
-    def feed(self, piece: bytes) -> bytes:
-        """Body bytes in this piece.
-
-        Raises:
-            FetchError: not_streaming where this is no HTTP; truncated where the body passes the limit.
-        """
-        self._buffer += piece
-        if not self.has_head and not self._take_head():
-            return b""
-        body = self._take_chunks() if self._chunked else self._take_plain()
-        self.body_bytes += len(body)
-        if self.body_bytes > self._limit:
-            raise FetchError("truncated", f"the answer is longer than {self._limit} bytes; reading stopped")
-        return body
-
-    def _take_head(self) -> bool:
-        while True:  # interim answers (100, 103) come before the real one
-            end = self._buffer.find(b"\r\n\r\n")
-            if end < 0:
-                if len(self._buffer) > _HEAD_LIMIT or not b"HTTP/1.".startswith(bytes(self._buffer[:7])):
-                    raise FetchError("not_streaming", "the answer is no HTTP/1.1")
-                return False
-            first, *lines = bytes(self._buffer[:end]).decode("latin-1").split("\r\n")
-            del self._buffer[: end + 4]
-            words = first.split(" ", 2)
-            if not words[0].startswith("HTTP/1.") or len(words) < 2 or not words[1].isdigit():
-                raise FetchError("not_streaming", "the answer is no HTTP/1.1")
-            self.status = int(words[1])
-            if self.status >= 200:
-                break
-        self.headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        self._chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
-        length = self.headers.get("content-length", "")
-        self._left = int(length) if length.isdigit() and not self._chunked else None
-        if self.status in (204, 304):
-            self._left = 0
-        return True
-
-    def _take_plain(self) -> bytes:
-        body = bytes(self._buffer if self._left is None else self._buffer[: self._left])
-        self._buffer.clear()
-        if self._left is not None:
-            self._left -= len(body)
-            self.complete = self._left == 0
-        return body
-
-    def _take_chunks(self) -> bytes:
-        body = bytearray()
-        while not self.complete:
-            if self._left is None:
-                end = self._buffer.find(b"\r\n")
-                if end < 0:
-                    break
-                size = bytes(self._buffer[:end]).partition(b";")[0].strip()
-                try:
-                    self._left = int(size, 16)
-                except ValueError:
-                    raise FetchError("truncated", "broken chunk framing") from None
-                del self._buffer[: end + 2]
-                if self._left == 0:  # trailers would follow; nobody needs them
-                    self.complete = True
-                    break
-            part = self._buffer[: self._left]
-            body += part
-            del self._buffer[: len(part)]
-            self._left -= len(part)
-            if self._left or len(self._buffer) < 2:
-                break
-            del self._buffer[:2]
-            self._left = None
-        return bytes(body)
+                stamped_at = now - (wall_ns - whole * 10**9 - part) / 1e9
+        arrival = place(wait, stamped_at, now)
+        if stamped_at is not None:
+            self.lag_seconds = max(now - arrival.last_at, self.lag_seconds or 0.0)
+        return arrival, raw
 
 
 def _resolve(host: str, port: int, deadline: Deadline) -> list[tuple[int, tuple[object, ...]]]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trustme
 
 from fakes.stream_player import Play, Step, StreamPlayer, chat_chunk, chat_play, play_of_case
+from llm_exporter.sources.arrival import Wait, Waiter
 from llm_exporter.sources.probe import ProbeCall, ProbeReading, TlsSettings, came_in_a_burst, measure
+from llm_exporter.sources.wire import Connection, Deadline
 
 CASES = Path(__file__).parents[2] / "fixtures" / "cases"
 SPEED = 2.0  # the cases are played twice as fast as they are written
@@ -137,7 +141,6 @@ def test_an_unknown_authority_is_tls_verify_and_nothing_is_sent(tls: tuple[ssl.S
 def test_tls_to_a_plain_server_is_tls() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(5)
-        import threading
 
         def answer() -> None:
             connection, _ = listener.accept()
@@ -210,17 +213,7 @@ def test_every_end_has_its_own_result(play: Play, result: str) -> None:
 
 
 def test_no_http_at_all_is_not_streaming() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        import threading
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            connection.recv(65536)
-            connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
-            connection.close()
-
-        threading.Thread(target=answer, daemon=True).start()
-        assert measure(call(f"http://127.0.0.1:{listener.getsockname()[1]}")).result == "not_streaming"
+    assert measure_raw(b"SSH-2.0-OpenSSH_9.2\r\n").result == "not_streaming"
 
 
 def test_a_runaway_body_is_cut() -> None:
@@ -289,24 +282,154 @@ def test_a_header_with_a_line_break_is_refused_before_anything_is_sent() -> None
         assert "a\r\nY" not in reading.detail
 
 
+TOKENS = Play([Step(0.1 + 0.02 * place, chat_chunk({"content": "x"})) for place in range(8)] + [Step(0.25, chat_chunk({}, "stop"))])
+
+
+def late_by(seconds: float, *, without_core: float, at_most: int = 1) -> Callable[[Waiter, float], Wait]:
+    """A wait whose thread runs again `seconds` after its bytes came; of these it knows `without_core`."""
+    original, left = Waiter.wait, [at_most + 1]  # the first read is the head
+
+    def wait(self: Waiter, longest: float) -> Wait:
+        found = original(self, longest)
+        left[0] -= 1
+        if left[0] == 0:
+            time.sleep(seconds)
+            found = found._replace(ended_at=found.ended_at + seconds, without_core=found.without_core + without_core)
+        return found
+
+    return wait
+
+
+def test_a_reader_without_a_core_still_knows_when_the_first_of_joined_tokens_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel joins packets that nobody fetches and keeps the last one's time: that time was once taken for the first token's."""
+    monkeypatch.setattr(Waiter, "wait", late_by(0.12, without_core=0.12))
+    with StreamPlayer(TOKENS) as server:
+        reading = measure(call(server.url))
+    assert reading.time_to_first_token_seconds == pytest.approx(0.1, abs=0.03)
+    assert reading.inter_token_seconds == pytest.approx(0.02, abs=0.01)
+    assert reading.buffered is False
+
+
+def test_a_reader_that_was_stopped_gives_no_time_to_first_token_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Waiter, "wait", late_by(0.12, without_core=0.0))
+    with StreamPlayer(TOKENS) as server:
+        reading = measure(call(server.url))
+    assert reading.success
+    assert (reading.time_to_first_token_seconds, reading.inter_token_seconds, reading.buffered) == (None, None, None)
+    assert reading.ttft_error_seconds is not None
+    assert reading.ttft_error_seconds > 0.05
+    assert "ms late" in reading.detail
+
+
 def test_the_kernels_time_holds_although_we_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader sleeps 80 ms before each read; the first token came long before that."""
-    from llm_exporter.sources import wire
-
-    original = wire.Connection._receive
-
-    def late(self: wire.Connection, seconds: float) -> tuple[float, bytes]:
-        time.sleep(0.08)
-        return original(self, seconds)
-
-    monkeypatch.setattr(wire.Connection, "_receive", late)
+    """A single token that is read 80 ms late came when the kernel says."""
+    monkeypatch.setattr(Waiter, "wait", late_by(0.08, without_core=0.0))
     play = Play([Step(0.1, chat_chunk({"content": "x"})), Step(0.5, chat_chunk({}, "stop") + b"data: [DONE]\n\n")])
     with StreamPlayer(play) as server:
         reading = measure(call(server.url))
     if reading.lag_seconds is None:
         pytest.skip("this kernel gives no receive times for TCP")
     assert reading.time_to_first_token_seconds == pytest.approx(0.1, abs=0.04)
-    assert reading.lag_seconds > 0.02
+    assert reading.ttft_error_seconds == 0
+    assert reading.lag_seconds > 0.07
+
+
+@pytest.mark.parametrize("first", [b": ping\n\n", chat_chunk({"role": "assistant", "content": ""})])
+def test_silence_before_the_first_token_has_the_whole_timeout(first: bytes) -> None:
+    """A long prefill is silent, also after a comment or a role chunk; the idle deadline once began with those."""
+    play = Play([Step(0.0, first), Step(0.4, chat_chunk({"content": "x"})), Step(0.41, chat_chunk({}, "stop") + b"data: [DONE]\n\n")])
+    with StreamPlayer(play) as server:
+        reading = measure(call(server.url, timeout_seconds=5.0, idle_timeout_seconds=0.15))
+    assert reading.success
+    assert reading.time_to_first_token_seconds == pytest.approx(0.4, abs=0.1)
+
+
+def test_an_answer_before_the_request_is_complete_has_no_time_to_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Connection.send
+
+    def slow(self: Connection, request: bytes, deadline: Deadline) -> None:
+        original(self, request, deadline)
+        assert self.sent_at is not None
+        self.sent_at += 1.0
+
+    monkeypatch.setattr(Connection, "send", slow)
+    with StreamPlayer(chat_play(ttft=0.01)) as server:
+        reading = measure(call(server.url))
+    assert (reading.result, reading.time_to_first_token_seconds) == ("success", None)
+    assert "before it had the whole request" in reading.detail
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"object": "error", "message": "The model `nope` does not exist.", "code": 404},  # vLLM
+        {"error": {"message": "The model `nope` does not exist.", "type": "NotFoundError"}},  # OpenAI
+        {"message": "The model `nope` does not exist."},
+    ],
+)
+def test_a_refusal_keeps_the_servers_words(body: dict[str, object]) -> None:
+    with StreamPlayer(Play([Step(0, json.dumps(body).encode())], 404, {"Content-Type": "application/json"})) as server:
+        assert measure(call(server.url)).detail == "HTTP 404: The model `nope` does not exist."
+
+
+def test_html_of_a_refusal_is_not_repeated() -> None:
+    with StreamPlayer(Play([Step(0, b"<html>secret</html>")], 502, {"Content-Type": "text/html"})) as server:
+        assert measure(call(server.url)).detail == "HTTP 502"
+
+
+@pytest.mark.parametrize("status", [200, 401])
+def test_a_server_that_repeats_our_credential_does_not_get_it_into_the_detail(status: int) -> None:
+    said = {"error": {"message": "bad key sk-PLANTED-1 \x1b[31m in Bearer sk-PLANTED-1"}}
+    with StreamPlayer(Play([Step(0, b"data: " + json.dumps(said).encode() + b"\n\n")], status)) as server:
+        reading = measure(call(server.url, headers={"Authorization": "Bearer sk-PLANTED-1", "User-Agent": "u"}))
+    assert not reading.success
+    assert "PLANTED" not in reading.detail
+    assert "\x1b" not in reading.detail
+    assert reading.result in ("in_band_error", "http_401")
+
+
+def test_headers_of_the_user_go_out_once_and_identity_stays() -> None:
+    with StreamPlayer(chat_play()) as server:
+        measure(call(server.url, headers={"host": "gateway", "accept-encoding": "gzip", "content-length": "1"}))
+        (request,) = server.posts
+    assert request.headers["host"] == "gateway"
+    assert request.headers["accept-encoding"] == "identity"
+    assert request.json == {"stream": True}
+
+
+def test_a_server_name_that_is_none_is_tls(tls: tuple[ssl.SSLContext, str]) -> None:
+    with StreamPlayer(chat_play(), tls=tls[0]) as server:
+        assert measure(call(server.url, tls=TlsSettings(server_name=".x"))).result == "tls"
+
+
+@pytest.mark.parametrize(
+    ("head", "result"),
+    [
+        ("HTTP/1.1 ²00 OK\r\n", "not_streaming"),
+        ("HTTP/1.1 " + "2" * 5000 + " OK\r\n", "not_streaming"),
+        ("HTTP/1.1 999 X\r\n", "not_streaming"),
+        ("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: ²\r\n", "success"),
+        ("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: " + "9" * 5000 + "\r\n", "success"),
+        ("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n", "truncated"),
+    ],
+)
+def test_heads_that_python_would_take_for_numbers(head: str, result: str) -> None:
+    events = chat_chunk({"content": "x"}) + chat_chunk({}, "stop") + b"data: [DONE]\n\n"
+    body = b"-5\r\n" + events if "chunked" in head else events
+    assert measure_raw(head.encode("latin-1") + b"\r\n" + body).result == result
+
+
+def measure_raw(answer: bytes) -> ProbeReading:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            connection.recv(65536)
+            connection.sendall(answer)
+            connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        return measure(call(f"http://127.0.0.1:{listener.getsockname()[1]}"))
 
 
 def test_a_reading_survives_the_pipe() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_exporter.sources.sse import Event, EventReader, StreamNotes, interpret
+from llm_exporter.sources.sse import Event, EventReader, Piece, StreamNotes, interpret
 
 STREAMS = Path(__file__).parents[2] / "fixtures" / "streams"
 
@@ -19,7 +19,7 @@ def body_of(name: str) -> bytes:
 def notes_of(data: bytes) -> StreamNotes:
     """Each event is a piece of its own, and its moment is its number, from 1 on."""
     pieces = [piece + b"\n\n" for piece in data.split(b"\n\n") if piece.strip()]
-    return interpret((float(number), piece) for number, piece in enumerate(pieces, 1))
+    return interpret(Piece(float(number), piece) for number, piece in enumerate(pieces, 1))
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_sglang_generate_is_cumulative_and_its_first_token_can_be_half_a_charact
     ],
 )
 def test_output_that_is_not_visible_is_a_token_and_no_content(delta: str) -> None:
-    notes = interpret([(1.0, f'data: {{"choices":[{{"delta":{delta}}}]}}\n\n'.encode())])
+    notes = interpret([Piece(1.0, f'data: {{"choices":[{{"delta":{delta}}}]}}\n\n'.encode())])
     assert (notes.first_token_at, notes.first_content_at) == (1.0, None)
 
 
 @pytest.mark.parametrize("delta", ['{"content":[{"type":"text","text":"x"}]}', '{"content":"x"}', '{"refusal":"x"}'])
 def test_visible_output(delta: str) -> None:
-    notes = interpret([(1.0, f'data: {{"choices":[{{"delta":{delta}}}]}}\n\n'.encode())])
+    notes = interpret([Piece(1.0, f'data: {{"choices":[{{"delta":{delta}}}]}}\n\n'.encode())])
     assert (notes.first_token_at, notes.first_content_at, notes.text) == (1.0, 1.0, "x")
 
 
@@ -153,13 +153,13 @@ def test_visible_output(delta: str) -> None:
     ["{}", "null", '{"content":""}', '{"content":null}', '{"role":"assistant","content":""}', '{"tool_calls":[]}', '{"reasoning":""}'],
 )
 def test_empty_output_is_no_token(delta: str) -> None:
-    notes = interpret([(1.0, f'data: {{"choices":[{{"delta":{delta}}}]}}\n\n'.encode())])
+    notes = interpret([Piece(1.0, f'data: {{"choices":[{{"delta":{delta}}}]}}\n\n'.encode())])
     assert (notes.first_chunk_at, notes.first_token_at) == (1.0, None)
 
 
 @pytest.mark.parametrize("data", ["nonsense", "[1]", "7", '"text"', '{"choices":'])
 def test_data_that_is_no_object_is_counted_and_disturbs_nothing(data: str) -> None:
-    notes = interpret([(1.0, f'data: {data}\n\ndata: {{"choices":[{{"text":"x"}}]}}\n\n'.encode())])
+    notes = interpret([Piece(1.0, f'data: {data}\n\ndata: {{"choices":[{{"text":"x"}}]}}\n\n'.encode())])
     assert (notes.malformed, notes.first_token_at) == (1, 1.0)
 
 
@@ -167,17 +167,17 @@ def test_data_that_is_no_object_is_counted_and_disturbs_nothing(data: str) -> No
     "text", ['{"error":{"message":"m"}}', '{"error":"m"}', '{"object":"error","message":"m","code":400}', '{"error":{"code":1}}']
 )
 def test_every_form_of_an_error_is_one(text: str) -> None:
-    notes = interpret([(1.0, f"data: {text}\n\n".encode())])
+    notes = interpret([Piece(1.0, f"data: {text}\n\n".encode())])
     assert notes.error in ("m", "error without a text")
 
 
 def test_an_error_event_with_plain_text_is_one() -> None:
-    assert interpret([(1.0, b"event: error\ndata: engine died\n\n")]).error == "engine died"
+    assert interpret([Piece(1.0, b"event: error\ndata: engine died\n\n")]).error == "engine died"
 
 
 def test_a_null_error_is_none() -> None:
-    assert interpret([(1.0, b'data: {"error":null,"choices":[{"text":"x"}]}\n\n')]).error is None
+    assert interpret([Piece(1.0, b'data: {"error":null,"choices":[{"text":"x"}]}\n\n')]).error is None
 
 
 def test_nothing_counts_after_done() -> None:
-    assert interpret([(1.0, b'data: [DONE]\n\ndata: {"choices":[{"text":"x"}]}\n\n')]).first_token_at is None
+    assert interpret([Piece(1.0, b'data: [DONE]\n\ndata: {"choices":[{"text":"x"}]}\n\n')]).first_token_at is None

@@ -1,0 +1,121 @@
+"""When did bytes arrive, where this process may have been the late one?
+
+In: a socket. Out: a `Wait` that ended with the socket readable, and by `place` an `Arrival`: between which moments the bytes read came.
+`sources/wire.py` is the only caller.
+
+The kernel stamps each packet, but joins packets that nobody fetches, and keeps the last one's time alone. So a reader that woke late sees
+many tokens at the moment of the last of them. What tells is how long the reader itself did not run: it waits in short slices, and the
+scheduler counts for each thread how long it was ready and had no core (`/proc/thread-self/schedstat`, second field).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+# A slice of the wait is this share of the time waited so far: it bounds what stays unknown where the kernel joined packets.
+_SLICE_SHARE = 0.02
+_SLICE_SECONDS = (0.001, 0.05)
+_SLACK_SECONDS = 0.001  # what a timer may be late on a machine that is not
+
+
+class Wait(NamedTuple):
+    """The last slice of a wait. Monotonic seconds.
+
+    Attributes:
+        began_at: nothing had arrived yet.
+        ended_at: the thread ran again, and bytes were there.
+        slice_seconds: how long it had asked to wait at most.
+        without_core: how long within it the thread was ready to run and had no core.
+    """
+
+    began_at: float
+    ended_at: float
+    slice_seconds: float
+    without_core: float
+
+
+class Arrival(NamedTuple):
+    """When the bytes of one read came. Monotonic seconds.
+
+    Attributes:
+        first_at: the first of them, as well as can be told.
+        last_at: the last of them; the kernel's time where it gives one.
+        error: how much earlier the first of them may have come.
+    """
+
+    first_at: float
+    last_at: float
+    error: float
+
+
+def place(wait: Wait, stamped_at: float | None, now: float) -> Arrival:
+    """Between which moments the bytes came that were read at `now`, right after `wait`.
+
+    Args:
+        wait: at its beginning nothing had arrived.
+        stamped_at: the kernel's time of the last packet; None where it gave none. Outside of the wait it is not believed: then the
+            wall clock, on which it is given, was set meanwhile.
+        now: monotonic seconds, as all moments here.
+    """
+    last_at = now
+    if stamped_at is not None and wait.began_at - _SLACK_SECONDS <= stamped_at <= now:
+        last_at = stamped_at
+    waited = wait.ended_at - wait.began_at - wait.without_core
+    if waited > wait.slice_seconds + _SLACK_SECONDS:  # stopped, or the whole machine stood still: the bytes may have come at any moment
+        return Arrival(min(wait.began_at, last_at), last_at, last_at - min(wait.began_at, last_at))
+    first_at = min(max(wait.began_at, wait.ended_at - wait.without_core), last_at)
+    return Arrival(first_at, last_at, max(0.0, first_at - wait.began_at))
+
+
+class Waiter:
+    """Waits until one socket can be read.
+
+    Args:
+        since: from when the time waited so far is counted, monotonic seconds.
+    """
+
+    def __init__(self, sock: socket.socket, since: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._poll, self.since, self._clock = select.poll(), since, clock
+        self._poll.register(sock, select.POLLIN)
+        self._schedstat: int | None = None
+        with contextlib.suppress(OSError):  # no Linux, or a kernel without scheduler statistics
+            self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Gives the file back."""
+        if self._schedstat is not None:
+            os.close(self._schedstat)
+            self._schedstat = None
+
+    def wait(self, seconds: float) -> Wait:
+        """Until there is something to read. To be called by the thread that made this object.
+
+        Raises:
+            TimeoutError: nothing came within `seconds`.
+        """
+        end = self._clock() + seconds
+        while True:
+            before = self._without_core()
+            began = self._clock()
+            if began >= end:
+                raise TimeoutError
+            shortest, longest = _SLICE_SECONDS
+            wanted = min(end - began, max(shortest, min(longest, (began - self.since) * _SLICE_SHARE)))
+            milliseconds = math.ceil(wanted * 1e3)  # poll knows no shorter ones
+            ready = self._poll.poll(milliseconds)
+            ended = self._clock()
+            if ready:
+                return Wait(began, ended, milliseconds / 1e3, self._without_core() - before)
+
+    def _without_core(self) -> float:
+        """Seconds in which this thread was ready and had no core, since it began."""
+        if self._schedstat is None:
+            return 0.0
+        return int(os.pread(self._schedstat, 96, 0).split()[1]) / 1e9
