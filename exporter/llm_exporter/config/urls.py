@@ -5,9 +5,52 @@ A URL is shown without user info and query, always: both are places where people
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
 from urllib.parse import urlsplit
+
+_PORTS = {"http": 80, "https": 443}
+# What may follow an allowed base URL. No `%`, `;` or backslash: servers and proxies differ in what they make of `..%2f`, `..;` or `%252e`.
+_PLAIN_SEGMENT = re.compile(r"[\w.~!$&'()*+,=:@-]+", re.ASCII)
+
+
+class Base(NamedTuple):
+    """A base URL in its one form: two texts that lead to the same place on the same server are equal.
+
+    Attributes:
+        scheme, host: in lower case; an IPv6 address without brackets.
+        port: the scheme's own where the URL has none.
+        path: without slashes at the end and without repeated ones; empty for the root.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        """Scheme, host and port: the server, as far as an address can tell."""
+        return self.scheme, self.host, self.port
+
+    @property
+    def text(self) -> str:
+        """As a URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}{'' if self.port == _PORTS.get(self.scheme) else f':{self.port}'}{self.path}"
+
+
+def base_of(url: str) -> Base:
+    """Takes an accepted URL apart; a query is left out."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if ":" in host:
+        with suppress(ValueError):
+            host = ipaddress.ip_address(host).compressed
+    return Base(parts.scheme, host, parts.port or _PORTS.get(parts.scheme, 0), re.sub(r"/+", "/", parts.path).rstrip("/"))
 
 
 def url_problem(text: str, *, query: bool) -> tuple[str, str] | None:
@@ -32,9 +75,9 @@ def url_problem(text: str, *, query: bool) -> tuple[str, str] | None:
         return "holds a space, a backslash or a letter outside ASCII", "write other letters as %XX, other hosts as xn--…"
     if parts.netloc.endswith(":") or port == 0:
         return "has no usable port", "write http://HOST:PORT"
-    if not re.fullmatch(
-        r"\[[0-9a-f:.]+(%25[\w.~-]+)?\]|[a-z0-9_.-]+", parts.netloc.rpartition(":")[0].lower() if port else parts.netloc.lower()
-    ):
+    if "%" in parts.netloc:
+        return "names the zone of an address (%25…), which other hosts do not know", "write an address without a zone, or a host name"
+    if not re.fullmatch(r"\[[0-9a-f:.]+\]|[a-z0-9_.-]+", parts.netloc.rpartition(":")[0].lower() if port else parts.netloc.lower()):
         return "names no valid host", "write http://HOST:PORT, an IPv6 address in brackets: http://[::1]:8000"
     if "#" in text:
         return "holds a fragment (#…)", "remove it"
@@ -55,15 +98,18 @@ def shown_url(text: str) -> str:
 
 
 def admits(allowed: Iterable[str], url: str) -> bool:
-    """Whether `url` lies under one of the allowed base URLs: same scheme, host and port, and the path below the base's path."""
+    """Whether `url` lies under one of the allowed base URLs: same scheme, host and port, and the path below the base's path.
+
+    Below the base's path only plain segments are admitted: nothing that a server could read as another path.
+    """
     if url_problem(url, query=False):
         return False
-    wanted = urlsplit(url)
-    if re.search(r"(^|/)(\.|%2e)(\.|%2e)?(/|$)", wanted.path, re.IGNORECASE):
+    wanted, path = base_of(url), urlsplit(url).path
+    return any(wanted.origin == base.origin and _below(path, base.path) for base in map(base_of, allowed))
+
+
+def _below(path: str, base: str) -> bool:
+    if not f"{path}/".startswith(f"{base}/"):
         return False
-    return any(_origin(base) == _origin(url) and f"{wanted.path}/".startswith(f"{urlsplit(base).path.rstrip('/')}/") for base in allowed)
-
-
-def _origin(url: str) -> tuple[str, str | None, int]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    segments = path[len(base) :].removesuffix("/").split("/")[1:]
+    return all(_PLAIN_SEGMENT.fullmatch(segment) and segment.strip(".") for segment in segments)

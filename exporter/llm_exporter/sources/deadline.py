@@ -65,7 +65,9 @@ class Resolver:
         self._host, self._port, self._lookup = host, port, lookup
         self._pending: _Outstanding | None = None
         self._literal: Sequence[AddressInfo] | None = None
-        with suppress(ValueError):
+        with suppress(
+            ValueError, OSError
+        ):  # OSError: an address that this machine cannot use (its zone is none of ours); said at the lookup
             ipaddress.ip_address(host)
             self._literal = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
 

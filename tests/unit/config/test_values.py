@@ -8,7 +8,7 @@ import pytest
 
 from llm_exporter.config.crontab import Crontab, parse_crontab
 from llm_exporter.config.durations import format_duration, parse_duration
-from llm_exporter.config.urls import admits, shown_url, url_problem
+from llm_exporter.config.urls import admits, base_of, shown_url, url_problem
 
 DURATIONS = {
     "0": 0, "0s": 0, "5s": 5, "1m30s": 90, "500ms": 0.5, "1h": 3600, "1d": 86400, "2w": 1209600, "1y": 31536000, "1d12h": 129600, "90s": 90,
@@ -70,6 +70,7 @@ BAD_URLS = [
     "", "a", "a:1", "ftp://a", "http://", "http:///x", "http://:80", "http://a:", "http://a:0", "http://a:65536", "http://a:x", "http://::1", "http://[::1",
     "http://u@a", "http://u:p@a", "http://a b", "http://a/b c", "http://a\\b", "http://ä", "http://a/ä", "http://a#b", "http://a?b", "http://a/?", "http://a\n",
     "http://a\x7f", "//a", "http:a", "http://a;b", "http://[::1]x:80", "javascript:alert(1)",
+    "http://[fe80::1%25eth0]:8000", "http://[::1%25lo]", "http://[fe80::1%eth0]:8000", "http://a%25b",
 ]  # fmt: skip
 
 
@@ -106,12 +107,47 @@ def test_shown_urls_hide_user_and_query(url: str, wanted: str) -> None:
 
 
 def test_probe_urls_are_admitted_below_a_base_only() -> None:
-    allowed = ["http://a:8000/v", "https://b"]
-    admitted = ["http://a:8000/v", "http://a:8000/v/w", "HTTP://A:8000/v/", "https://b", "https://b:443/x"]
+    allowed = ["http://a:8000/v", "https://b", "http://c/d%20e"]
+    admitted = [
+        "http://a:8000/v", "http://a:8000/v/w", "HTTP://A:8000/v/", "https://b", "https://b:443/x", "https://b/x/y.z/", "http://c/d%20e/f",
+    ]  # fmt: skip
     refused = [
         "http://a:8000/vw", "http://a:8000", "http://a/v", "https://a:8000/v", "http://b", "https://b:444", "https://b.evil", "https://b@evil",
-        "http://a:8000/v/../x", "http://a:8000/v/%2e%2E/x", "https://b?x", "file:///etc/passwd", "",
+        "http://a:8000/v/../x", "http://a:8000/v/%2e%2E/x", "https://b?x", "file:///etc/passwd", "", "http://a:8000/V", "https://b/..",
     ]  # fmt: skip
     assert [url for url in admitted if not admits(allowed, url)] == []
     assert [url for url in refused if admits(allowed, url)] == []
     assert not admits([], "http://a")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    ["..%2fadmin", "..%2Fadmin", "..;/admin", "..;x=y/admin", ";/admin", "..%5cadmin", "%252e%252e/admin", "%2e%2e%2fadmin", "%2e./admin", "./x",
+     "x/../../admin", ".../x", "%0d%0aX", "x%20y", "%00", "/x", "x//y", "//"],
+)  # fmt: skip
+def test_what_a_server_could_read_as_another_path_is_not_admitted(rest: str) -> None:
+    assert not admits(["http://a:8000/ok"], f"http://a:8000/ok/{rest}")
+
+
+@pytest.mark.parametrize("url", ["http://a/x", "HTTP://A:80/x/", "http://a:80/x//", "http://A//x"])
+def test_one_place_has_one_form(url: str) -> None:
+    assert base_of(url) == base_of("http://a/x")
+    assert base_of(url).text == "http://a/x"
+    assert base_of(base_of(url).text) == base_of(url)
+
+
+def test_forms_keep_apart_what_differs() -> None:
+    urls = [
+        "http://a",
+        "https://a",
+        "http://a:81",
+        "http://a/x",
+        "http://a/X",
+        "http://b",
+        "http://a.",
+        "http://[::1]",
+        "http://[::1]:81/x",
+    ]
+    assert len({base_of(url) for url in urls}) == len(urls)
+    assert base_of("http://[0:0:0:0:0:0:0:1]:80/") == base_of("http://[::1]")
+    assert base_of("http://[::1]:81/x").text == "http://[::1]:81/x"
