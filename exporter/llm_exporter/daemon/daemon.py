@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from llm_exporter.config.discovery import Discovery, DiscoveryResult
 from llm_exporter.config.load import Loaded, load
-from llm_exporter.config.model import Config
+from llm_exporter.config.model import Config, Target
 from llm_exporter.daemon import documents
 from llm_exporter.daemon.fleet import Fleet
 from llm_exporter.daemon.machine import Machine
@@ -24,7 +24,7 @@ from llm_exporter.daemon.published import declared
 from llm_exporter.daemon.reviews import Reviews
 from llm_exporter.daemon.schedule import Every, Job, Schedule
 from llm_exporter.daemon.trace import trace
-from llm_exporter.errors import ConfigError
+from llm_exporter.errors import ConfigError, LlmExporterError
 from llm_exporter.expose import hardware
 from llm_exporter.expose.page import Page
 from llm_exporter.expose.web import WebSettings
@@ -67,6 +67,7 @@ class Daemon:
         self._schedule = Schedule(self.telemetry.count)
         self._discovery: Discovery | None = None
         self._found: DiscoveryResult | None = None
+        self._refused: tuple[Target, ...] | None = None  # discovered targets that could not be taken over, as last told
         self._loaded: Loaded | None = None
         self._reload_problem = ""
         self._changing = threading.Lock()
@@ -79,15 +80,23 @@ class Daemon:
         self._schedule.start()
 
     def reload(self) -> None:
-        """Loads the configuration again. Raises ConfigError and keeps the old one where it is wrong."""
+        """Loads the configuration again. Raises ConfigError, and nothing else, and keeps the old one where it is wrong."""
         try:
             self._load()
         except ConfigError as error:
-            self.telemetry.reloaded(ok=False)
-            self._reload_problem = str(error)
+            self._note_reload(str(error))
             log.error("reload failed, the old configuration stays: %s", error)
             raise
+        except Exception as error:
+            problem = f"{self._path}: cannot be taken over: {type(error).__name__}, a bug of the exporter; its log has the traceback"
+            self._note_reload(problem)
+            log.exception("bug while reloading, the old configuration stays")
+            raise ConfigError(problem) from error
         log.info("configuration reloaded", extra={"task": "reload"})
+
+    def _note_reload(self, problem: str) -> None:
+        self.telemetry.reloaded(ok=not problem)
+        self._reload_problem = problem
 
     def stop(self) -> None:
         """Ends everything; a scrape that hangs is waited for a moment only, since nothing of it would be kept."""
@@ -103,13 +112,24 @@ class Daemon:
                 log.warning("%s", warning, extra={"task": "reload"})
             config = loaded.config
             discovery = Discovery(config, before=self._discovery)
-            self._apply(config, discovery.refresh(time.monotonic()))
+            self._apply_or_go_back(config, discovery.refresh(time.monotonic()))
             self._discovery, self._loaded = discovery, loaded
-            self._reload_problem = ""
-            self.telemetry.reloaded(ok=True)
+            self._note_reload("")
+
+    def _apply_or_go_back(self, config: Config, found: DiscoveryResult) -> None:
+        """Takes over all of it; where that fails, what was in force before is put back, and the error goes on."""
+        try:
+            self._apply(config, found)
+        except Exception:
+            if self._loaded is not None and self._found is not None:
+                try:
+                    self._apply(self._loaded.config, self._found)
+                except Exception:
+                    log.exception("bug: what was in force before could not be put back whole")
+            raise
+        self._found = found
 
     def _apply(self, config: Config, found: DiscoveryResult) -> None:
-        self._found = found
         self.machine.apply(config, found.targets)
         self.fleet.apply(found.targets, Timing(config.global_.scrape_interval, config.global_.scrape_timeout, config.stall.after))
         jobs = self.probes.apply(config, found.targets) | self.reviews.apply(config.report)
@@ -125,10 +145,17 @@ class Daemon:
                 return
             before, found = self._found, self._discovery.refresh(time.monotonic())
             if before is not None and before.targets != found.targets:
-                self._apply(self._loaded.config, found)
-            else:
-                self._found = found
-                self._publish_discovery(found)
+                try:
+                    self._apply_or_go_back(self._loaded.config, found)
+                except Exception as error:
+                    # the next look tries again, and says it again only where the lists have changed
+                    self.page.put("discovery", hardware.source_families({"discovery": SourceState(False, "not_applied")}))
+                    if self._refused != found.targets:
+                        self._refused = found.targets
+                        log.exception("bug: the targets that were discovered cannot be taken over", extra={"source": "discovery"})
+                    raise LlmExporterError(f"targets are not taken over: {type(error).__name__}") from error
+            self._found, self._refused = found, None
+            self._publish_discovery(found)
             told = set() if before is None else set(before.problems)
             for problem in found.problems:
                 if problem not in told:
