@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import socket
 import statistics
 import subprocess
@@ -138,9 +139,7 @@ class OpenAi:
 def ask(pipe: Connection, order: Any) -> float:
     pipe.send(order)
     answer = pipe.recv()
-    if answer is None:
-        raise SystemExit("a probe failed: see the messages above")
-    return float(answer)
+    return float("nan") if answer is None else float(answer)  # None: read so late that the probe gave no figure
 
 
 def measure_in_turn(
@@ -182,13 +181,17 @@ def show_aiperf(found: dict[str, Any] | str, truths: list[Truth], bare_p99: floa
 def report(measured: dict[str, list[float]], truths: dict[str, list[Truth]]) -> tuple[float, float, float]:
     """Prints a line per client. Returns (our median bias, our P99 bias, the bare socket's P99 bias) in seconds."""
     print(f"{'client':<8}{'median bias ms':>16}{'P99 bias ms':>14}{'P99 − bare ms':>15}{'with server’s':>15}")
-    biases = {name: [value - truth.held for value, truth in zip(values, truths[name], strict=True)] for name, values in measured.items()}
+    biases = {
+        name: [value - truth.held for value, truth in zip(values, truths[name], strict=True) if not math.isnan(value)]
+        for name, values in measured.items()
+    }
     if min(biases["bare"]) < 0:  # what the client saw encloses what the server did
         print("the clocks of client and server disagree (was the wall clock set?): no figure of this run holds")
     bare_p99 = quantile(biases["bare"], 0.99)
     for name, values in biases.items():
         p99, unseen = quantile(values, 0.99), statistics.median(truth.unseen for truth in truths[name])
-        show(name, statistics.median(values), p99, p99 - bare_p99, unseen)
+        lost = len(measured[name]) - len(values)
+        show(name, statistics.median(values), p99, p99 - bare_p99, unseen, f"({lost} without a figure: read late)" if lost else "")
     return statistics.median(biases["ours"]), quantile(biases["ours"], 0.99), bare_p99
 
 
