@@ -5,16 +5,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
 from collections.abc import Mapping
-from typing import Self
 from urllib.parse import urljoin, urlsplit
 
 import requests
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, NameResolutionError
 
 from llm_exporter import __version__
@@ -22,6 +16,7 @@ from llm_exporter.config.model import HttpSdConfig
 from llm_exporter.config.secrets import credentials_headers
 from llm_exporter.config.tls import TlsAdapter, tls_context
 from llm_exporter.config.urls import shown_url
+from llm_exporter.config.watch import Watch, pool_classes
 from llm_exporter.errors import FetchError
 
 _MAX_BYTES = 8 * 1024 * 1024
@@ -29,63 +24,10 @@ _MAX_REDIRECTS = 5
 _READ_BYTES = 8 * 1024  # of compressed data at a time, so that a bomb unfolds in small steps
 
 
-class _Watch:
-    """Cuts the connections of one fetch when its time is over, whatever the server is dripping: head, body or TLS handshake."""
-
-    def __init__(self, seconds: float) -> None:
-        self.over = False
-        self._sockets: list[socket.socket] = []
-        self._timer = threading.Timer(seconds, self._cut)
-        self._timer.daemon = True
-
-    def __enter__(self) -> Self:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-        self._timer.join()
-        for connection in self._sockets:
-            connection.close()
-
-    def add(self, connection: socket.socket) -> socket.socket:
-        """Watch a connection through a second descriptor, since TLS takes the first one over."""
-        self._sockets.append(connection.dup())
-        return connection
-
-    def _cut(self) -> None:
-        self.over = True
-        for connection in self._sockets:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-
-def _pool_classes(watch: _Watch) -> dict[str, type[HTTPConnectionPool]]:
-    class Plain(HTTPConnection):
-        def _new_conn(self) -> socket.socket:
-            return watch.add(super()._new_conn())
-
-    class Tls(HTTPSConnection):
-        def _new_conn(self) -> socket.socket:
-            return watch.add(super()._new_conn())
-
-        def connect(self) -> None:
-            super().connect()
-            self.is_verified = True  # or skipped on purpose, of which the configuration warns once and urllib3 would at each request
-
-    class PlainPool(HTTPConnectionPool):
-        ConnectionCls = Plain
-
-    class TlsPool(HTTPSConnectionPool):
-        ConnectionCls = Tls
-
-    return {"http": PlainPool, "https": TlsPool}
-
-
-def _adapter(config: HttpSdConfig, watch: _Watch) -> TlsAdapter:
+def _adapter(config: HttpSdConfig, watch: Watch) -> TlsAdapter:
     secure = config.url.lower().startswith("https:")  # reading the system's authorities is slow
     name = config.tls_config.server_name if config.tls_config else None
-    return TlsAdapter(tls_context(config.tls_config) if secure else None, name, _pool_classes(watch))
+    return TlsAdapter(tls_context(config.tls_config) if secure else None, name, pool_classes(watch))
 
 
 def fetch_list(config: HttpSdConfig, timeout: float = 10.0) -> bytes:
@@ -103,7 +45,7 @@ def fetch_list(config: HttpSdConfig, timeout: float = 10.0) -> bytes:
         "User-Agent": f"llm-exporter/{__version__}",
         "X-Prometheus-Refresh-Interval-Seconds": f"{config.refresh_interval:g}",
     } | credentials_headers(config)
-    with _Watch(timeout) as watch, requests.Session() as session:
+    with Watch(timeout) as watch, requests.Session() as session:
         session.trust_env = False  # no ~/.netrc, no proxy behind the configuration's back
         for scheme in ("http://", "https://"):
             session.mount(scheme, _adapter(config, watch))

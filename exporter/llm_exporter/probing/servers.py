@@ -16,12 +16,14 @@ import requests
 import urllib3
 
 from llm_exporter.config.tls import TlsAdapter
+from llm_exporter.config.watch import Watch, pool_classes
 from llm_exporter.errors import FetchError
 from llm_exporter.probing.calls import USER_AGENT
 from llm_exporter.sources.probe import TlsSettings
 
+_MOST = 2**53  # more tokens or bytes than any server has
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ANSWER_LIMIT = 4 * 2**20
+_ANSWER_LIMIT, _READ_BYTES = 4 * 2**20, 64 * 2**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +52,17 @@ class ServerFacts:
 
 
 class Asker:
-    """GETs below one base URL."""
+    """GETs below one base URL.
+
+    Args:
+        timeout_seconds: for one GET in all, a slow head or body included.
+    """
 
     def __init__(self, url: str, headers: Mapping[str, str], tls: TlsSettings, timeout_seconds: float = 10.0) -> None:
         self._base, self._timeout = url.rstrip("/"), timeout_seconds
-        self._session = requests.Session()
-        self._session.trust_env = False  # no proxy, no netrc: only what the configuration says
-        self._session.headers.update({"User-Agent": USER_AGENT, **headers})
-        if tls.insecure_skip_verify:
-            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the operator has asked for it
-        if url.lower().startswith("https:"):
-            self._session.mount("https://", TlsAdapter(tls.context(), tls.server_name))
+        self._headers = {"User-Agent": USER_AGENT, **headers}
+        self._context = tls.context() if url.lower().startswith("https:") else None
+        self._server_name = tls.server_name
 
     def text(self, path: str, accept: str = "*/*") -> str:
         """The body.
@@ -68,24 +70,39 @@ class Asker:
         Raises:
             FetchError: by the words of the probe's results.
         """
-        try:
-            with self._session.get(
-                self._base + path, timeout=self._timeout, allow_redirects=False, headers={"Accept": accept}, stream=True
-            ) as answer:
-                body = answer.raw.read(_ANSWER_LIMIT, decode_content=True)
-                if answer.status_code != 200:
-                    raise FetchError(f"http_{answer.status_code}", f"GET {path} answers {answer.status_code}")
-                return bytes(body).decode("utf-8", "replace")
-        except requests.exceptions.SSLError as error:
+        slow = FetchError("timeout", f"GET {path}: no whole answer within {self._timeout:g} s")
+        with Watch(self._timeout) as watch, requests.Session() as session:
+            session.trust_env = False  # no proxy, no netrc: only what the configuration says
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, TlsAdapter(self._context, self._server_name, pool_classes(watch)))
+            try:
+                body = self._body(session, path, accept)
+            except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+                raise (slow if watch.over else self._failure(path, error)) from None
+        if watch.over:
+            raise slow
+        return body.decode("utf-8", "replace")
+
+    def _body(self, session: requests.Session, path: str, accept: str) -> bytes:
+        headers = {**self._headers, "Accept": accept}
+        with session.get(self._base + path, timeout=self._timeout, allow_redirects=False, headers=headers, stream=True) as answer:
+            if answer.status_code != 200:
+                raise FetchError(f"http_{answer.status_code}", f"GET {path} answers {answer.status_code}")
+            body = b""
+            while len(body) < _ANSWER_LIMIT and (piece := answer.raw.read1(_READ_BYTES, decode_content=True)):
+                body += piece
+            return body[:_ANSWER_LIMIT]
+
+    def _failure(self, path: str, error: Exception) -> FetchError:
+        if isinstance(error, requests.exceptions.SSLError) or "server_hostname" in str(error):
             verify = "CERTIFICATE_VERIFY_FAILED" in str(error)
-            raise FetchError("tls_verify" if verify else "tls", f"TLS to {self._base} fails") from None
-        except requests.exceptions.Timeout:
-            raise FetchError("timeout", f"GET {path}: no answer within {self._timeout:g} s") from None
-        except requests.exceptions.ConnectionError as error:
+            return FetchError("tls_verify" if verify else "tls", f"TLS to {self._base} fails")
+        if isinstance(error, requests.exceptions.Timeout):
+            return FetchError("timeout", f"GET {path}: no answer within {self._timeout:g} s")
+        if isinstance(error, requests.exceptions.ConnectionError) and not isinstance(error.args[0], urllib3.exceptions.ProtocolError):
             unresolved = "NameResolution" in repr(error) or "getaddrinfo" in repr(error)
-            raise FetchError("dns" if unresolved else "connect", f"cannot connect to {self._base}") from None
-        except (requests.exceptions.RequestException, OSError, ValueError) as error:
-            raise FetchError("truncated", f"GET {path}: {type(error).__name__}") from None
+            return FetchError("dns" if unresolved else "connect", f"cannot connect to {self._base}")
+        return FetchError("truncated", f"GET {path}: the answer breaks off or is no HTTP ({type(error).__name__})")
 
     def json(self, path: str) -> Any:
         """The parsed body, None where it is no JSON."""
@@ -112,8 +129,7 @@ def list_models(asker: Asker) -> tuple[list[str], int | None]:
     answer = asker.json("/v1/models")
     rows = answer.get("data") if isinstance(answer, dict) else None
     rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)] if isinstance(rows, list) else []
-    limit = rows[0].get("max_model_len") if rows else None
-    return [row["id"] for row in rows], limit if isinstance(limit, int) and limit > 0 else None
+    return [row["id"] for row in rows], _whole(rows[0].get("max_model_len")) if rows else None
 
 
 def describe(asker: Asker) -> ServerFacts:
@@ -151,20 +167,17 @@ def _sglang(models: list[str], context: int | None, info: dict[str, Any], server
     conditions = {ours: str(server[theirs]) for theirs, ours in names.items() if server.get(theirs) not in (None, "")}
     if isinstance(server.get("disable_radix_cache"), bool):
         conditions["prefix_cache"] = "off" if server["disable_radix_cache"] else "on"
-    capacity = server.get("max_total_num_tokens")
-    if not isinstance(capacity, int):
-        gauge = _first_value(page, "max_total_num_tokens")
-        capacity = int(gauge) if gauge else None
+    capacity = _whole(server.get("max_total_num_tokens")) or _whole(_first_value(page, "max_total_num_tokens"))
     memory = _first_value(page, "kv_cache_memory_usage_gb")  # its GB is 2**30
     model_path = info.get("model_path")
     if not models and isinstance(model_path, str):
         models = [model_path]
-    limit = info.get("max_context_length") or server.get("context_length") or context
+    limit = _whole(info.get("max_context_length")) or _whole(server.get("context_length")) or context
     return ServerFacts(
         models=tuple(models),
         engine="sglang",
         engine_version=str(server.get("version") or ""),
-        context_tokens=limit if isinstance(limit, int) else context,
+        context_tokens=limit,
         kv_cache_capacity_tokens=capacity,
         kv_cache_bytes=memory * 2**30 if memory else None,
         conditions=conditions,
@@ -184,21 +197,33 @@ def _vllm(models: list[str], context: int | None, version: str, page: str) -> Se
     for theirs, ours in (("cache_dtype", "kv_cache_dtype"), ("block_size", "kv_cache_block_tokens")):
         if theirs in known:
             conditions[ours] = known[theirs]
-    capacity = known.get("kv_cache_size_tokens", "")
-    if not capacity.isdigit() and known.get("num_gpu_blocks", "").isdigit() and known.get("block_size", "").isdigit():
-        capacity = str(int(known["num_gpu_blocks"]) * int(known["block_size"]))
+    capacity, blocks, block = (_whole(known.get(name)) for name in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size"))
+    memory = _whole(known.get("kv_cache_memory_bytes"))
     return ServerFacts(
         models=tuple(models),
         engine="vllm",
         engine_version=version,
         context_tokens=context,
-        kv_cache_capacity_tokens=int(capacity) if capacity.isdigit() else None,
-        kv_cache_bytes=float(known["kv_cache_memory_bytes"]) if known.get("kv_cache_memory_bytes", "").isdigit() else None,
+        kv_cache_capacity_tokens=capacity or (_whole(blocks * block) if blocks and block else None),
+        kv_cache_bytes=float(memory) if memory else None,
         conditions=conditions,
     )
 
 
 def _first_value(page: str, name: str) -> float | None:
-    """Value of the first sample of an SGLang gauge, under either spelling of its prefix."""
-    match = re.search(rf"^sglang[:_]{name}(?:\{{[^\n]*\}})? ([0-9.eE+-]+)", page, re.MULTILINE)
-    return float(match[1]) if match else None
+    """Value of the first sample of an SGLang gauge, under either spelling of its prefix; None where it is no positive number."""
+    match = re.search(rf"^sglang[:_]{name}(?:\{{[^\n]*\}})? (\S+)", page, re.MULTILINE)
+    try:
+        value = float(match[1]) if match else 0.0
+    except ValueError:
+        return None
+    return value if 0 < value < _MOST else None
+
+
+def _whole(value: object) -> int | None:
+    """A positive whole number as JSON, a label or a gauge has it; None for everything else, and for what no server can mean."""
+    if isinstance(value, str):
+        value = int(value) if re.fullmatch(r"[0-9]{1,16}", value) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST:
+        return None
+    return int(value)

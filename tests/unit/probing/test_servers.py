@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +15,7 @@ import pytest
 from fakes.stream_player import Play, StreamPlayer
 from llm_exporter.errors import FetchError
 from llm_exporter.probing.calls import body_of, call_of
-from llm_exporter.probing.servers import Asker, ServerFacts, describe
+from llm_exporter.probing.servers import Asker, ServerFacts, describe, list_models
 from llm_exporter.sources.probe import TlsSettings
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -83,6 +88,79 @@ def test_nothing_there_is_an_error_with_a_reason() -> None:
 def test_no_redirect_is_followed_with_credentials() -> None:
     with StreamPlayer(Play(), pages={"/v1/models": (302, b"")}) as server, pytest.raises(FetchError, match="http_302"):
         Asker(server.url, {"Authorization": "Bearer x"}, TlsSettings(), 2.0).text("/v1/models")
+
+
+@contextlib.contextmanager
+def dripping(first: bytes) -> Iterator[str]:
+    """A server that sends `first` at once and then a byte every 20 ms, without end; its URL."""
+    ended = threading.Event()
+
+    def drip() -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(first)
+                while not ended.wait(0.02):
+                    connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            ended.set()
+            thread.join(5)
+
+
+@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"])
+def test_a_list_that_drips_ends_with_the_deadline(first: bytes) -> None:
+    with dripping(first) as url:
+        began = time.monotonic()
+        with pytest.raises(FetchError) as caught:
+            list_models(Asker(url, {}, TlsSettings(), 0.3))
+        assert time.monotonic() - began < 2.0
+    assert caught.value.reason == "timeout"
+
+
+@pytest.mark.parametrize("answer", [b"", "HTTP/1.1 ²00 OK\r\n\r\n".encode("latin-1"), b"220 smtp ready\r\n"])
+def test_what_is_no_http_is_truncated_and_not_unreachable(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(FetchError) as caught:
+            Asker(f"http://127.0.0.1:{listener.getsockname()[1]}", {}, TlsSettings(), 5.0).text("/v1/models")
+        thread.join(5)
+    assert caught.value.reason == "truncated"
+
+
+@pytest.mark.parametrize("value", ["1e999", "1e+-5", "²", "nan", "-1", "0", "", "1" + "0" * 400])
+def test_a_gauge_or_label_that_is_no_number_is_not_known(value: str) -> None:
+    sglang = facts_of({"/metrics": f'sglang:max_total_num_tokens{{a="b"}} {value}\nsglang:kv_cache_memory_usage_gb {value}\n'.encode()})
+    assert (sglang.engine, sglang.kv_cache_capacity_tokens, sglang.kv_cache_bytes) == ("sglang", None, None)
+    for labels in (
+        f'num_gpu_blocks="{value}",block_size="16"',
+        f'num_gpu_blocks="16",block_size="{value}"',
+        f'kv_cache_size_tokens="{value}",kv_cache_memory_bytes="{value}"',
+    ):
+        vllm = facts_of({"/metrics": f"vllm:cache_config_info{{{labels}}} 1.0\n".encode()})
+        assert (vllm.engine, vllm.kv_cache_capacity_tokens, vllm.kv_cache_bytes) == ("vllm", None, None)
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "true", "-1", "0", "null", '"x"', "1e308", "NaN", "[1]"])
+def test_a_context_that_no_server_can_have_is_not_known(value: str) -> None:
+    listing = f'{{"data": [{{"id": "m", "max_model_len": {value}}}]}}'.encode()
+    info = f'{{"model_path": "/m", "max_context_length": {value}}}'.encode()
+    server = f'{{"max_total_num_tokens": {value}, "context_length": {value}}}'.encode()
+    facts = facts_of({"/v1/models": listing, "/model_info": info, "/server_info": server})
+    assert (facts.models, facts.context_tokens, facts.kv_cache_capacity_tokens) == (("m",), None, None)
 
 
 def arguments(engine: str) -> dict[str, object]:
