@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +13,59 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from llm_exporter.errors import ConfigError
-from llm_exporter.kv.memory import Cache, element_bytes, measured_bytes_per_token, parse_bytes
-from llm_exporter.kv.shape import Kind, read_shape
-from llm_exporter.kv.weights import weight_bytes
-from llm_exporter.sources.probe import TlsSettings
+from llm_exporter.errors import ConfigError, UsageError
+from llm_exporter.kv.dtypes import element_bytes, served_dtype
+from llm_exporter.kv.fit import Budget, Demand, assumptions, judge
+from llm_exporter.kv.layers import Kind
+from llm_exporter.kv.memory import Cache, allowed_tensor_parallel, parse_bytes, size_text
+from llm_exporter.kv.modelconfig import ModelConfig, read_config
+from llm_exporter.kv.shape import Shape, shape_of
+from llm_exporter.kv.weights import Weights, find_weights
 
-_WORKSPACE = 2**30  # activations, graphs, the framework's own: what engines keep free beside weights and cache, roughly
+_UTILIZATION = 0.9  # the default of vLLM's --gpu-memory-utilization
+_ASSUMED_CONTEXT = 32768
+_SCALES = {"": 1, "k": 2**10, "m": 2**20}
+
+
+class Tokens(click.ParamType[int]):
+    """A number of tokens: `32768` or `32K`."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """As click asks for it."""
+        match = re.fullmatch(r"\s*(\d+)\s*([km]?)\s*", str(value).lower())
+        if match is None or int(match[1]) == 0:
+            self.fail(f"{value!r} is no number of tokens; write for example 32768 or 32K", param, ctx)
+        return int(match[1]) * _SCALES[match[2]]
 
 
 @click.command("kv")
 @click.argument("config_json", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--gpu-memory", metavar="SIZE", help="Memory of one GPU, for example 80GiB.")
-@click.option("--gpu-memory-utilization", default=0.9, show_default=True, type=click.FloatRange(0.05, 1), help="Share the engine may use.")
+@click.option("--gpu-memory-utilization", type=click.FloatRange(0.05, 1), help="Share the engine may use.  [default: 0.9]")
 @click.option("--weights", metavar="SIZE", help="Bytes of all weights. Default: from the files beside the config, else an estimate.")
-@click.option("--context", metavar="TOKENS", type=click.IntRange(min=1), help="Tokens per request. Default: what the config allows.")
-@click.option("--concurrency", type=click.IntRange(min=1), help="Requests at once: how long may each be?")
+@click.option("--context", metavar="TOKENS", type=Tokens(), help="Tokens per request, 32768 or 32K. Default: the model's limit.")
+@click.option("--concurrency", type=click.IntRange(min=1), help="Requests at once: what they need, and how long each may be.")
 @click.option("--kv-dtype", default="auto", show_default=True, help="auto, bf16, fp16, fp8, int8, …")
 @click.option("--tensor-parallel", "--tp", default=1, show_default=True, type=click.IntRange(min=1), help="GPUs that share the heads.")
 @click.option("--url", help="A running server of this model, to compare with its own figures.")
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="For --url; ${NAME} is read from the environment.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
-def command(config_json: Path, as_json: bool, **flags: Any) -> None:
-    """Compute the KV-cache memory of the model whose Hugging Face config.json is CONFIG_JSON. All figures are for one GPU."""
+@click.pass_context
+def command(context: click.Context, /, config_json: Path, as_json: bool, **flags: Any) -> None:
+    """Compute the KV-cache memory of the model whose Hugging Face config.json is CONFIG_JSON. All figures are for one GPU.
+
+    Exit code 1: what was asked for does not fit, or the server of --url is not of this config.
+    """
     document = kv_document(config_json, flags)
     if as_json:
         click.echo(json.dumps(document, indent=2, allow_nan=False))
     else:
         _show(Console(), document)
+    fits, server = document.get("fits") or {}, document.get("server") or {}
+    if fits.get("does_fit") is False or server.get("agrees") is False:
+        context.exit(1)
 
 
 def kv_document(config_json: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,16 +76,17 @@ def kv_document(config_json: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: a flag.
         FetchError: the server of --url does not answer.
     """
+    _check_flags(flags)
+    model = read_config(_read_json(config_json))
     try:
-        config = json.loads(config_json.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        shape = shape_of(model)
+    except ConfigError as error:
         raise ConfigError(f"{config_json}: {error}") from None
-    if not isinstance(config, dict):
-        raise ConfigError(f"{config_json}: a config.json holds an object, this holds {type(config).__name__}")
-    shape = read_shape(config)
-    size, dtype = element_bytes(flags["kv_dtype"], shape.dtype)
+    served = served_dtype(shape.dtype, model.name)
+    size, dtype = element_bytes(flags["kv_dtype"], served, model.quantization)
     cache = Cache(shape, size, flags["tensor_parallel"])
-    context = flags["context"] or shape.context_tokens or 32768
+    _check_split(cache)
+    context, source = _context(flags["context"], shape)
     document: dict[str, Any] = {
         "architecture": shape.architecture,
         "known_architecture": shape.known,
@@ -72,98 +99,92 @@ def kv_document(config_json: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
         "bytes_per_token": cache.bytes_per_token,
         "bytes_per_token_beyond_windows": cache.bytes_per_token_beyond_windows,
         "context_tokens": context,
+        "context_source": source,
         "model_context_tokens": shape.context_tokens,
+        "model_context_source": shape.context_source or None,
         "bytes_per_request": cache.bytes_per_request(context),
+        "requests": flags["concurrency"],
+        "bytes_of_requests": flags["concurrency"] * cache.bytes_per_request(context) if flags["concurrency"] else None,
         "notes": list(shape.notes),
-        "assumptions": [],
+        "assumptions": [served.assumption] if served.assumption and flags["kv_dtype"].lower() == "auto" else [],
     }
     if shape.context_tokens is not None and context > shape.context_tokens:
         document["notes"].append(
-            f"--context {context} is beyond the {shape.context_tokens} tokens of the model's config: a server refuses it unless "
-            "the positions are scaled (for example YaRN)"
+            f"--context {context} is beyond the model's {shape.context_tokens} tokens ({shape.context_source}): a server refuses it "
+            "unless the positions are scaled (for example YaRN)"
         )
     if flags["gpu_memory"] is not None:
-        document["fits"] = _fits(config_json, config, cache, context, flags, document["assumptions"])
+        document["fits"] = _fits(config_json, model, cache, context, flags, document)
     if flags["url"] is not None:
-        document["server"] = _server(flags["url"], flags["headers"], cache)
+        from llm_exporter.cli.kv_server import compare_with_server
+
+        document["server"] = asdict(compare_with_server(flags["url"], flags["headers"], model, cache))
     return document
 
 
+def _read_json(file: Path) -> dict[str, Any]:
+    what = "a Hugging Face config.json holds a JSON object"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is no text; {what}") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{file} is no JSON (line {error.lineno}, column {error.colno}: {error.msg}); {what}") from None
+    except (OSError, RecursionError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"{file} holds a JSON {type(config).__name__}; {what}")
+    return config
+
+
+def _check_flags(flags: Mapping[str, Any]) -> None:
+    """A flag without the one that it belongs to would be ignored in silence."""
+    for name, needed in (("weights", "gpu_memory"), ("gpu_memory_utilization", "gpu_memory"), ("headers", "url")):
+        if flags[name] and flags[needed] is None:
+            flag = "header" if name == "headers" else name.replace("_", "-")
+            raise UsageError(f"--{flag} says nothing without --{needed.replace('_', '-')}")
+
+
+def _check_split(cache: Cache) -> None:
+    allowed = allowed_tensor_parallel(cache.shape)
+    if cache.tensor_parallel not in allowed:
+        kept = sorted({group.kv_heads for group in cache.shape.groups if group.kv_heads and group.kind is not Kind.LATENT})
+        heads = f"{cache.shape.heads} attention heads" + (f" and {', '.join(map(str, kept))} KV heads" if kept else "")
+        raise UsageError(
+            f"--tensor-parallel {cache.tensor_parallel}: {heads} cannot be shared evenly among {cache.tensor_parallel} GPUs; vLLM and "
+            f"SGLang refuse it too. Possible: {', '.join(map(str, allowed))}"
+        )
+
+
+def _context(asked: int | None, shape: Shape) -> tuple[int, str]:
+    """(tokens, where the figure is from)."""
+    if asked is not None:
+        return asked, "--context"
+    if shape.context_tokens is not None:
+        return shape.context_tokens, shape.context_source
+    return _ASSUMED_CONTEXT, "assumed: the config names no limit; give --context"
+
+
 def _fits(
-    config_file: Path, config: Mapping[str, Any], cache: Cache, context: int, flags: Mapping[str, Any], assumptions: list[str]
+    config_file: Path, model: ModelConfig, cache: Cache, context: int, flags: Mapping[str, Any], document: dict[str, Any]
 ) -> dict[str, Any]:
-    memory, utilization = parse_bytes(flags["gpu_memory"], "--gpu-memory"), flags["gpu_memory_utilization"]
+    memory = parse_bytes(flags["gpu_memory"], "--gpu-memory")
     if flags["weights"] is not None:
-        weights, source = parse_bytes(flags["weights"], "--weights"), "given"
+        weights = Weights(parse_bytes(flags["weights"], "--weights"), "given with --weights")
     else:
-        found = weight_bytes(config_file, config)
-        if found is None:
-            raise ConfigError("the size of the weights is not known from the config; give it with --weights 16GiB")
-        weights, source = found
-    per_gpu = weights / cache.tensor_parallel
-    free = memory * utilization - per_gpu - _WORKSPACE
-    assumptions += [
-        f"the engine uses {utilization:.0%} of {_size(memory)}",
-        f"weights take {_size(per_gpu)} on each GPU ({source})",
-        f"{_size(_WORKSPACE)} are kept free for activations and the framework",
-        "requests share nothing; a shared prefix lets more fit",
-    ]
-    fits: dict[str, Any] = {"memory_bytes": memory, "weight_bytes": per_gpu, "free_bytes": max(0.0, free), "longest_context_tokens": 0}
-    missing = cache.bytes_per_request(1) - free
-    fits["does_fit"] = missing <= 0
-    if missing > 0:
-        fits["missing_bytes"], fits["concurrency"] = missing, 0
-        fits["verdict"] = f"does not fit: needs {_size(missing)} more on each GPU for the weights, the workspace and one token of cache"
-        return fits
-    limit = cache.shape.context_tokens
-    fits["longest_context_tokens"], fits["longest_context_bound_by"] = _capped(cache.longest_context(free), limit)
-    fits["capacity_tokens"] = int(free // cache.bytes_per_token)
-    fits["concurrency"] = cache.concurrency(free, context)
-    if flags["concurrency"] is not None:
-        fits["requests"] = flags["concurrency"]
-        each = _capped(cache.longest_context(free, flags["concurrency"]), limit)
-        fits["longest_context_tokens_of_each"], fits["longest_context_of_each_bound_by"] = each
-    return fits
-
-
-def _capped(tokens: int | None, limit: int | None) -> tuple[int | None, str | None]:
-    """(tokens, what binds: "memory" or "model"); None, None where nothing does.
-
-    Args:
-        tokens: what the memory holds; None: any number.
-        limit: what the model's config allows; None: it does not say.
-    """
-    if limit is not None and (tokens is None or tokens >= limit):
-        return limit, "model"
-    return tokens, None if tokens is None else "memory"
-
-
-def _server(url: str, headers: tuple[str, ...], cache: Cache) -> dict[str, Any]:
-    """The server's own figures beside ours."""
-    from llm_exporter.cli.measuring import parse_headers
-    from llm_exporter.probing.servers import Asker, describe
-
-    facts = describe(Asker(url.rstrip("/"), parse_headers(headers, os.environ), TlsSettings()))
-    tokens, memory = facts.kv_cache_capacity_tokens, facts.kv_cache_bytes
-    measured = measured_bytes_per_token(memory / 2**30, tokens) if tokens and memory else None
-    ours = cache.bytes_per_token
-    return {
-        "url": url,
-        "engine": facts.engine or None,
-        "capacity_tokens": tokens,
-        "kv_cache_bytes": memory,
-        "kv_dtype": facts.conditions.get("kv_cache_dtype"),
-        "bytes_per_token_measured": measured,
-        "capacity_bytes_by_our_figure": tokens * ours if tokens else None,
-        "difference_ratio": measured / ours - 1 if measured and ours else None,
-    }
-
-
-def _size(count: float) -> str:
-    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(count) >= scale:
-            return f"{count / scale:.4g} {unit}"
-    return f"{count:.0f} B"
+        weights = find_weights(config_file, model, cache.shape)
+    if weights.total_bytes is None:
+        document["notes"].append(f"what fits is not known, because the size of the weights is not: {weights.basis}; give --weights 16GiB")
+        return {"memory_bytes": memory, "weight_bytes": None, "does_fit": None}
+    budget = Budget(memory, flags["gpu_memory_utilization"] or _UTILIZATION, weights.total_bytes)
+    fit = judge(cache, budget, Demand(flags["context"], flags["concurrency"]), context)
+    document["assumptions"] += assumptions(cache, budget, context, weights.basis)
+    if fit.does_fit and not fit.concurrency and flags["concurrency"] is None:
+        document["notes"].append(
+            f"not one request of {context} tokens fits: start the server with a shorter context (vLLM --max-model-len, SGLang "
+            f"--context-length, at most {fit.longest_context_tokens}); vLLM refuses to start otherwise"
+        )
+    return asdict(fit)
 
 
 def _show(console: Console, document: Mapping[str, Any]) -> None:
@@ -175,18 +196,15 @@ def _show(console: Console, document: Mapping[str, Any]) -> None:
     table.add_row("per token", _exact(document["bytes_per_token"]))
     if document["bytes_per_token_beyond_windows"] != document["bytes_per_token"]:
         table.add_row("per token beyond the windows", _exact(document["bytes_per_token_beyond_windows"]))
-    table.add_row(f"per request of {document['context_tokens']} tokens", _exact(document["bytes_per_request"]))
-    if fits := document.get("fits"):
-        if "verdict" in fits:
-            table.add_row("fits", fits["verdict"])
-        else:
-            table.add_row("free for the cache", _size(fits["free_bytes"]))
-            table.add_row("longest context of one request", _bound(fits["longest_context_tokens"], fits["longest_context_bound_by"]))
-            table.add_row(f"requests of {document['context_tokens']} tokens at once", str(fits["concurrency"]))
-        if "longest_context_tokens_of_each" in fits:
-            each = _bound(fits["longest_context_tokens_of_each"], fits["longest_context_of_each_bound_by"])
-            table.add_row(f"context of each of {fits['requests']} requests", each)
+    context = document["context_tokens"]
+    table.add_row("context", f"{context} tokens: {document['context_source']}")
+    table.add_row(f"per request of {context} tokens", _exact(document["bytes_per_request"]))
+    if document["requests"] is not None:
+        table.add_row(f"{document['requests']} requests of {context} tokens", _exact(document["bytes_of_requests"]))
+    if (fits := document.get("fits")) is not None:
+        _show_fit(table, fits, context)
     if server := document.get("server"):
+        table.add_row("the server runs", ", ".join(server["models"]) or "not said")
         table.add_row("the server holds", "not said" if server["capacity_tokens"] is None else f"{server['capacity_tokens']} tokens")
         if server["bytes_per_token_measured"] is not None:
             share = f"{server['difference_ratio']:+.1%} against ours" if server["difference_ratio"] is not None else ""
@@ -195,17 +213,39 @@ def _show(console: Console, document: Mapping[str, Any]) -> None:
     if document["tensor_parallel"] > 1:
         console.print(f"all figures for one of {document['tensor_parallel']} GPUs", highlight=False)
     for note in document["notes"]:
-        console.print(f"note: {note}", highlight=False)
+        console.print(f"note: {note}", highlight=False, markup=False)
     for line in document["assumptions"]:
-        console.print(f"assumed: {line}", highlight=False)
+        console.print(f"assumed: {line}", highlight=False, markup=False)
+    if fits and fits["does_fit"] is False:
+        console.print(fits["verdict"], style="bold red", highlight=False, markup=False)
+        console.print("to make it fit: " + "; or ".join(fits["remedies"]), highlight=False, markup=False)
+    if server:
+        style = {True: "green", False: "bold red", None: "bold yellow"}[server["agrees"]]
+        console.print(server["verdict"], style=style, highlight=False, markup=False)
+
+
+def _show_fit(table: Table, fits: Mapping[str, Any], context: int) -> None:
+    """What fits; a model whose weights leave no room has no row that could be read as if some did."""
+    if fits["does_fit"] is None:
+        table.add_row("fits", "not known")
+        return
+    if fits["does_fit"] is False:
+        table.add_row("fits", "NO")
+    if fits["free_bytes"] > 0:
+        table.add_row("free for the cache", size_text(fits["free_bytes"]))
+        table.add_row("longest context of one request", _bound(fits["longest_context_tokens"], fits["longest_context_bound_by"]))
+        table.add_row(f"requests of {context} tokens at once", str(fits["concurrency"]))
+        if fits["requests"] is not None:
+            each = _bound(fits["longest_context_tokens_of_each"], fits["longest_context_of_each_bound_by"])
+            table.add_row(f"context of each of {fits['requests']} requests", each)
 
 
 def _bound(tokens: int | None, binds: str | None) -> str:
     """A length and what limits it."""
     if tokens is None:
-        return "no limit"
+        return "no limit known: every layer has a window that fits, and the config names none"
     return f"{tokens} tokens, " + ("the model's own limit" if binds == "model" else "what the memory holds")
 
 
 def _exact(count: float) -> str:
-    return f"{count:.0f} B" + (f" = {_size(count)}" if count >= 2**10 else "")
+    return f"{count:.0f} B" + (f" = {size_text(count)}" if count >= 2**10 else "")

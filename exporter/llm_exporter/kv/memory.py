@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llm_exporter.errors import UsageError
-from llm_exporter.kv.shape import Kind, Shape
+from llm_exporter.kv.layers import Kind
+from llm_exporter.kv.shape import Shape
 
-# Bytes per number. Scales of quantised caches are not counted: they are below 1 %.
-KV_DTYPES: Mapping[str, float] = {
-    "fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
-    "int8": 1, "fp4": 0.5, "nvfp4": 0.5, "int4": 0.5,
-}  # fmt: skip
 SMALLEST_SIZE = 2**20
 """No GPU and no model is smaller: a lesser size is a number whose unit was forgotten."""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -55,6 +50,11 @@ class Cache:
         """What one more token costs in a long context: sliding layers forget another for it."""
         return self._per_token((Kind.FULL, Kind.LATENT))
 
+    @property
+    def bytes_per_token_in_windows(self) -> float:
+        """Of the sliding layers alone."""
+        return self._per_token((Kind.SLIDING,))
+
     def bytes_per_request(self, context_tokens: int) -> float:
         """Of a request with so many tokens, prompt and answer together."""
         total = self.bytes_per_token_beyond_windows * context_tokens
@@ -83,20 +83,18 @@ class Cache:
         return int(free_bytes // self.bytes_per_request(context_tokens))
 
 
-def element_bytes(name: str, model_dtype: str) -> tuple[float, str]:
-    """(bytes, how it was found) for a KV dtype; `auto` is the model's own.
+def allowed_tensor_parallel(shape: Shape) -> list[int]:
+    """Numbers of GPUs among which vLLM and SGLang split these heads, ascending.
 
-    Raises:
-        UsageError: an unknown dtype.
+    Both refuse others: the heads that ask are split evenly; so are those with keys and values, or each is copied equally often
+    (vLLM, config/model.py `verify_with_parallel_config` and the models' attention layers; SGLang, the same assertions there).
     """
-    wanted = name.lower()
-    if wanted != "auto":
-        if wanted not in KV_DTYPES:
-            raise UsageError(f"--kv-dtype {name!r} is not known; there are auto, {', '.join(KV_DTYPES)}")
-        return float(KV_DTYPES[wanted]), wanted
-    if model_dtype in KV_DTYPES:
-        return float(KV_DTYPES[model_dtype]), f"{model_dtype}, the model's own"
-    return 2.0, "2 bytes assumed: the config names no dtype"
+    kept = [group.kv_heads for group in shape.groups if group.kind in (Kind.FULL, Kind.SLIDING)]
+    return [
+        gpus
+        for gpus in range(1, shape.heads + 1)
+        if shape.heads % gpus == 0 and all(heads % gpus == 0 or gpus % heads == 0 for heads in kept)
+    ]
 
 
 def parse_bytes(text: str, flag: str = "") -> float:
@@ -115,6 +113,14 @@ def parse_bytes(text: str, flag: str = "") -> float:
             f"{place}{text.strip()!r} is {size:.0f} bytes, less than any GPU or model has; write the unit, for example {match[1]}GiB"
         )
     return size
+
+
+def size_text(count: float) -> str:
+    """Four figures and a binary unit."""
+    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(count) >= scale:
+            return f"{count / scale:.4g} {unit}"
+    return f"{count:.0f} B"
 
 
 def capacity_tokens(blocks: int, block_tokens: int) -> int:

@@ -1,72 +1,84 @@
-"""How many bytes the weights take: exact from the index beside a config.json, else estimated from the config, and said so."""
+"""How many bytes the weights take on the GPUs: from the files beside a config.json, else estimated from the config, and said so.
+
+In: where the config lies, what it says. Out: `Weights`: bytes and their basis, or the reason why they are not known. Called by `fit.py`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from llm_exporter.kv.memory import KV_DTYPES
+from llm_exporter.errors import ConfigError
+from llm_exporter.kv.dtypes import Served, served_dtype
+from llm_exporter.kv.modelconfig import ModelConfig
+from llm_exporter.kv.parameters import Parameters, count_parameters
+from llm_exporter.kv.quantization import read_quantization
+from llm_exporter.kv.shape import Shape
 
 
-def weight_bytes(config_file: Path, config: Mapping[str, Any]) -> tuple[float, str] | None:
-    """(bytes of all weights, where the figure is from); None where neither an index nor the config says enough."""
-    index = config_file.parent / "model.safetensors.index.json"
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Bytes of all weights, on all GPUs together.
+
+    Attributes:
+        total_bytes: None where they are not known.
+        basis: where the figure is from, or why there is none.
+    """
+
+    total_bytes: float | None
+    basis: str
+
+
+def find_weights(config_file: Path, model: ModelConfig, shape: Shape) -> Weights:
+    """The files' own size where they lie beside the config, else an estimate."""
+    served = served_dtype(model.dtype, model.name)
+    found = _size_of_files(config_file.parent)
+    if found is None:
+        return estimate(model, shape)
+    total, basis = found
+    if model.dtype == "float32" and model.quantization is None:
+        return Weights(total * served.element_bytes / 4, f"{basis}, in float32, halved as it is served in {served.dtype}")
+    return Weights(total, basis)
+
+
+def _size_of_files(directory: Path) -> tuple[float, str] | None:
+    index = directory / "model.safetensors.index.json"
     try:
-        total = json.loads(index.read_text())["metadata"]["total_size"]
-        return float(total), f"total_size of {index.name}"
+        return float(json.loads(index.read_text())["metadata"]["total_size"]), f"total_size of {index.name}"
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    files = list(config_file.parent.glob("*.safetensors"))
+    files = list(directory.glob("*.safetensors"))
     if files:
         return float(sum(file.stat().st_size for file in files)), "size of the .safetensors files beside it"
-    estimate = _estimate(config)
-    return None if estimate is None else (estimate, "estimated from the config; give --weights for the true size")
+    return None
 
 
-def _estimate(config: Mapping[str, Any]) -> float | None:
-    """Parameters of a dense or mixture-of-experts Llama-like model, without small parts (norms, biases), times their bytes."""
-    text = config.get("text_config") if isinstance(config.get("text_config"), Mapping) else config
-    assert isinstance(text, Mapping)
+def estimate(model: ModelConfig, shape: Shape) -> Weights:
+    """From the config alone: parameters times their bytes."""
+    served = served_dtype(model.dtype, model.name)
     try:
-        hidden, layers, vocabulary = int(text["hidden_size"]), int(text["num_hidden_layers"]), int(text["vocab_size"])
-        heads = int(text["num_attention_heads"])
-        dense_width = int(text.get("intermediate_size") or 4 * hidden)
-    except (KeyError, TypeError, ValueError):
-        return None
-    if "kv_lora_rank" in text:
-        rope, nope, value = (int(text.get(key) or 0) for key in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
-        rank, query_rank = int(text["kv_lora_rank"]), int(text.get("q_lora_rank") or 0)
-        query = hidden * query_rank + query_rank * heads * (nope + rope) if query_rank else hidden * heads * (nope + rope)
-        attention = query + hidden * (rank + rope) + rank * heads * (nope + value) + heads * value * hidden
-    else:
-        head = int(text.get("head_dim") or hidden // heads)
-        kv_heads = int(text.get("num_key_value_heads") or heads)
-        attention = 2 * hidden * heads * head + 2 * hidden * kv_heads * head
-    experts = int(text.get("n_routed_experts") or text.get("num_local_experts") or text.get("num_experts") or 0)
-    dense_layers = layers
-    mixture = 0
-    if experts:
-        width = int(text.get("moe_intermediate_size") or dense_width)
-        shared = int(text.get("n_shared_experts") or 0)
-        dense_layers = min(layers, int(text.get("first_k_dense_replace") or 0))
-        mixture = (layers - dense_layers) * (experts + shared) * 3 * hidden * width
-    embeddings = vocabulary * hidden * (1 if text.get("tie_word_embeddings", config.get("tie_word_embeddings")) is True else 2)
-    parameters = embeddings + layers * attention + dense_layers * 3 * hidden * dense_width + mixture
-    return parameters * _bytes_per_parameter(config, text)
+        parameters = count_parameters(model, shape)
+        total, storage = _stored(parameters, model, served)
+    except ConfigError as error:
+        return Weights(None, str(error))
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:  # a list that is too short, a number for a list, …
+        return Weights(None, f"a key of the config has another form than in other models of its type: {error!r}")
+    basis = f"estimated from the config: {parameters.total / 1e9:.4g} billion parameters, {storage}; --weights takes the true size"
+    if parameters.missing:
+        basis += f"; without the {' and the '.join(parameters.missing)}"
+    if not shape.known:
+        basis += "; counted as a model like Llama, which this architecture may not be"
+    return Weights(total, basis)
 
 
-def _bytes_per_parameter(config: Mapping[str, Any], text: Mapping[str, Any]) -> float:
-    quantization = config.get("quantization_config") or text.get("quantization_config")
-    if isinstance(quantization, Mapping):
-        bits = quantization.get("bits") or quantization.get("w_bit")
-        if isinstance(bits, int):
-            return bits / 8 * 1.05  # scales and zero points
-        method = str(quantization.get("quant_method", "")).lower()
-        if method == "mxfp4":
-            return 0.54
-        if "fp8" in method or "fp8" in str(quantization.get("quant_algo", "")).lower():
-            return 1.0
-    dtype = str(text.get("torch_dtype") or text.get("dtype") or config.get("torch_dtype") or config.get("dtype") or "")
-    return float(KV_DTYPES.get(dtype.removeprefix("torch."), 2))
+def _stored(parameters: Parameters, model: ModelConfig, served: Served) -> tuple[float, str]:
+    """(bytes, how): each part in its own dtype."""
+    plain = served.element_bytes
+    if model.quantization is None:
+        return parameters.total * plain, served.dtype
+    how = read_quantization(model.quantization)
+    packed = parameters.experts + (parameters.attention if how.attention else 0) + (parameters.mlp if how.mlp else 0)
+    rest = parameters.total - packed
+    parts = "all linear layers" if how.attention and how.mlp else "experts" if not how.mlp else "MLPs"
+    return packed * how.bits / 8 + rest * plain, f"{parts} in {how.label} of {how.bits:.4g} bits, the rest in {served.dtype}"

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from llm_exporter.cli.kv import command
 from llm_exporter.errors import ConfigError, UsageError
-from llm_exporter.kv.memory import Cache, capacity_tokens, concurrency_limit, element_bytes, measured_bytes_per_token, parse_bytes
-from llm_exporter.kv.shape import Kind, read_shape
+from llm_exporter.kv.dtypes import element_bytes, served_dtype
+from llm_exporter.kv.layers import Kind
+from llm_exporter.kv.memory import Cache, allowed_tensor_parallel, capacity_tokens, concurrency_limit, measured_bytes_per_token, parse_bytes
+from llm_exporter.kv.shape import read_shape
 
 LLAMA_8B = {
     "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -78,7 +75,7 @@ LLAMA4 = {
 
 def cache(config: dict[str, Any], dtype: str = "auto", tp: int = 1) -> Cache:
     shape = read_shape(config)
-    return Cache(shape, element_bytes(dtype, shape.dtype)[0], tp)
+    return Cache(shape, element_bytes(dtype, served_dtype(shape.dtype, shape.architecture))[0], tp)
 
 
 @pytest.mark.parametrize(
@@ -226,100 +223,29 @@ def test_bad_sizes(text: str) -> None:
 
 def test_bad_dtype() -> None:
     with pytest.raises(UsageError, match="fp7"):
-        element_bytes("fp7", "bfloat16")
+        element_bytes("fp7", served_dtype("bfloat16", "llama"))
 
 
-@pytest.fixture
-def config_file(tmp_path: Path) -> Path:
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(LLAMA_8B))
-    return file
+def test_layers_that_transformers_calls_indexed_are_the_latent_ones_of_sparse_attention() -> None:
+    shape = read_shape({**DEEPSEEK_V3, "model_type": "deepseek_v32", "layer_types": ["indexed_attention"] * 61, "index_head_dim": 128})
+    assert (shape.attention, shape.groups[0].layers) == ("MLA", 61)
+    assert any("sparse attention" in note for note in shape.notes)
 
 
-def run(*arguments: str) -> dict[str, Any]:
-    result = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.output)  # type: ignore[no-any-return]
+@pytest.mark.parametrize("value", [0, "32", -1, True])
+def test_a_count_that_is_none_is_named_with_its_value(value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"num_hidden_layers {value!r} is no whole number above 0"):
+        read_shape({**LLAMA_8B, "num_hidden_layers": value})
 
 
-def test_the_command_says_what_fits_and_what_it_assumes(config_file: Path) -> None:
-    document = run(str(config_file), "--gpu-memory", "80GiB", "--weights", "16GB", "--context", "32768", "--concurrency", "4")
-    free = 0.9 * 80 * 2**30 - 16e9 - 2**30
-    fits = document["fits"]
-    assert fits["free_bytes"] == pytest.approx(free)
-    assert (fits["longest_context_tokens"], fits["longest_context_bound_by"]) == (131_072, "model")
-    assert fits["concurrency"] == int(free // (131_072 * 32768))
-    assert fits["longest_context_tokens_of_each"] == int(free // (4 * 131_072))
-    assert fits["longest_context_of_each_bound_by"] == "memory"
-    assert any("90% of 80 GiB" in line for line in document["assumptions"])
-
-
-def test_weights_are_estimated_within_five_percent_and_called_an_estimate(config_file: Path) -> None:
-    document = run(str(config_file), "--gpu-memory", "80GiB")
-    assert document["fits"]["weight_bytes"] == pytest.approx(2 * 8.03e9, rel=0.05)
-    assert any("estimated from the config" in line for line in document["assumptions"])
-
-
-def test_weights_are_exact_where_an_index_lies_beside_the_config(config_file: Path) -> None:
-    (config_file.parent / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 123000000}}')
-    assert run(str(config_file), "--gpu-memory", "80GiB", "--tp", "2")["fits"]["weight_bytes"] == 61_500_000
-
-
-@pytest.mark.parametrize("flag", ["--gpu-memory", "--weights"])
-def test_a_size_whose_unit_was_forgotten_is_refused(config_file: Path, flag: str) -> None:
-    given = {"--gpu-memory": "80GiB", "--weights": "16GB", flag: "80"}
-    with pytest.raises(UsageError, match=rf"^{flag}: '80' is 80 bytes.*80GiB"):
-        CliRunner().invoke(command, [str(config_file), *(word for pair in given.items() for word in pair)], catch_exceptions=False)
-
-
-def test_a_model_that_does_not_fit_says_so_in_words_and_by_how_much(config_file: Path) -> None:
-    arguments = [str(config_file), "--gpu-memory", "10GiB", "--weights", "16GiB"]
-    fits = run(*arguments)["fits"]
-    missing = 16 * 2**30 + 2**30 + 131_072 - 0.9 * 10 * 2**30
-    assert (fits["does_fit"], fits["concurrency"], fits["longest_context_tokens"], fits["free_bytes"]) == (False, 0, 0, 0)
-    assert fits["missing_bytes"] == pytest.approx(missing)
-    table = CliRunner().invoke(command, arguments, catch_exceptions=False, env={"COLUMNS": "200"}).output
-    assert "does not fit: needs 8 GiB more" in fits["verdict"]
-    assert fits["verdict"] in table
-    assert not re.search(r"-\d", table), "never a negative size"
-    assert "free for the cache" not in table
-
-
-def test_the_models_limit_caps_the_longest_context_and_is_named(config_file: Path) -> None:
-    arguments = [str(config_file), "--gpu-memory", "80GiB"]
-    assert "131072 tokens, the model's own limit" in CliRunner().invoke(command, arguments, env={"COLUMNS": "200"}).output
-    small = run(str(config_file), "--gpu-memory", "24GiB", "--weights", "16GB")["fits"]
-    assert small["longest_context_tokens"] == int((0.9 * 24 * 2**30 - 16e9 - 2**30) // 131_072)
-    assert small["longest_context_bound_by"] == "memory"
-
-
-@pytest.mark.parametrize(("context", "warned"), [("131072", False), ("200000", True)])
-def test_a_context_beyond_the_models_limit_is_warned_of(config_file: Path, context: str, warned: bool) -> None:
-    notes = run(str(config_file), "--context", context)["notes"]
-    assert any(f"--context {context} is beyond the 131072 tokens" in note for note in notes) is warned
-
-
-def test_the_table_has_the_same_figures(config_file: Path) -> None:
-    result = CliRunner().invoke(command, [str(config_file), "--gpu-memory", "80GiB", "--context", "8192"], catch_exceptions=False)
-    assert "131072 B = 128 KiB" in result.output
-    assert "assumed:" in result.output
-
-
-@pytest.mark.parametrize("text", ["not json", "[1]"])
-def test_a_file_that_is_no_config_is_named(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "config.json"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match=r"config\.json"):
-        CliRunner().invoke(command, [str(file)], catch_exceptions=False)
-
-
-def test_the_servers_own_figure_stands_beside_ours(config_file: Path) -> None:
-    from fakes.stream_player import Play, StreamPlayer
-
-    labels = b'block_size="16",num_gpu_blocks="27000",kv_cache_size_tokens="432000",kv_cache_memory_bytes="56623104000"'
-    page = b"vllm:cache_config_info{" + labels + b"} 1.0\n"
-    with StreamPlayer(Play(), pages={"/metrics": page, "/version": b'{"version":"0.32.0"}'}) as server:
-        found = run(str(config_file), "--url", server.url)["server"]
-    assert (found["engine"], found["capacity_tokens"]) == ("vllm", 432_000)
-    assert found["bytes_per_token_measured"] == pytest.approx(131_072)
-    assert found["difference_ratio"] == pytest.approx(0.0)
+@pytest.mark.parametrize(
+    ("config", "allowed"),
+    [
+        (LLAMA_70B, [1, 2, 4, 8, 16, 32, 64]),
+        (QWEN_7B, [1, 2, 4, 28]),  # 28 heads; 7 and 14 would cut the 4 KV heads unevenly
+        (FALCON_7B, [1, 71]),
+        (DEEPSEEK_V3, [1, 2, 4, 8, 16, 32, 64, 128]),  # MLA has no KV heads to share
+    ],
+)
+def test_heads_are_shared_evenly(config: dict[str, Any], allowed: list[int]) -> None:
+    assert allowed_tensor_parallel(read_shape(config)) == allowed
