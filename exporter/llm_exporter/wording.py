@@ -1,4 +1,7 @@
-"""Numbers as people read them: never in scientific notation. In: floats. Out: text, for the tables and sentences of commands."""
+"""Numbers as people read them, never in scientific notation, and others' words without what moves a terminal's cursor.
+
+In: floats, text. Out: text, for the tables and sentences of commands.
+"""
 
 from __future__ import annotations
 
@@ -30,3 +33,8 @@ def plain_seconds(seconds: float) -> str:
         if abs(rounded) >= scale:
             return f"{three_figures(rounded / scale)} {unit}"
     return "0 s" if rounded == 0 else f"{three_figures(rounded / 1e-9)} ns"
+
+
+def harmless(text: str) -> str:
+    """Somebody else's words for a terminal or a picture: every character that is not printable becomes a replacement character."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

@@ -8,7 +8,7 @@ import pytest
 
 from llm_exporter.cli.probe import fit_lines
 from llm_exporter.probing.fit import Fit
-from llm_exporter.wording import plain_number, plain_seconds, three_figures
+from llm_exporter.wording import harmless, plain_number, plain_seconds, three_figures
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,8 @@ def test_the_fit_of_a_slow_server_reads_plainly_and_shows_the_intervals_it_says_
     assert "per token squared 11 ns (1 ns to 20 ns)" in lines
     assert not re.search(r"\de[+-]\d", " ".join(lines))
     assert lines[-1].endswith("trust the intervals in brackets, not the figures before them")
+
+
+def test_others_words_keep_their_letters_and_lose_what_moves_a_terminals_cursor() -> None:
+    assert harmless("Qwen/Qwen3-8B[awq] 模型 é") == "Qwen/Qwen3-8B[awq] 模型 é"
+    assert harmless("a\x1b[31mb\r\n\x9bc\u202ed") == "a\ufffd[31mb\ufffd\ufffd\ufffdc\ufffdd"

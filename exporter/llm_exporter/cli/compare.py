@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import string
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +12,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from llm_exporter.cli.measuring import (
-    Settings,
-    check_plot_file,
-    connect,
-    measure,
-    milliseconds,
-    options,
-    print_conditions,
-    report_console,
-    runs_table,
-)
+from llm_exporter.cli.measured_text import late_lines, legend, milliseconds, print_conditions, report_console, runs_table, say
+from llm_exporter.cli.measuring import Settings, check_plot_file, connect, measure, options
 from llm_exporter.errors import UsageError
-from llm_exporter.probing.compare import Difference, differences, sentence
+from llm_exporter.probing.compare import FEWEST_SAMPLES, Difference, differences
+from llm_exporter.probing.conclusion import conclusion
 from llm_exporter.probing.document import fit_of, probe_document
 
 
@@ -41,35 +35,60 @@ def command(urls: tuple[str, ...], as_json: bool, plot_file: Path | None, **flag
     settings = Settings(**flags)
     check_plot_file(plot_file)
     notes = Console(stderr=True)
-    ladders = measure([connect(url, settings) for url in urls], settings, notes)
+    if settings.repeat < FEWEST_SAMPLES:
+        say(notes, f"With --repeat {settings.repeat} no difference can be called real: it takes {FEWEST_SAMPLES} samples.", "yellow")
+    servers = [connect(url, settings) for url in urls]
+    ladders = measure(servers, settings, notes)
     documents = [probe_document(ladder, settings.gpu) for ladder in ladders]
-    first, others = ladders[0], ladders[1:]
-    found = [(other, differences(first, other)) for other in others]
+    names = [letters(number) for number in range(len(ladders))]
+    titles = [f"{name} ({server.url})" for name, server in zip(names, servers, strict=True)]
+    found = differences(ladders[0], ladders[1:])
     if plot_file is not None:
         from llm_exporter.probing.plot import plot_documents  # matplotlib takes a second to import
 
-        plot_documents(documents, [fit_of(ladder) for ladder in ladders], plot_file)
-        notes.print(f"drawn: {plot_file}", highlight=False)
-    sentences = [sentence(first.server.url, other.server.url, rows) for other, rows in found]
+        plot_documents(documents, [fit_of(ladder) for ladder in ladders], plot_file, names)
+        say(notes, f"drawn: {plot_file}")
+    looked_at = sum(len(rows) for rows in found)
+    sentences = [conclusion(titles[0], title, rows, looked_at) for title, rows in zip(titles[1:], found, strict=True)]
     if as_json:
-        lines = [{"url_a": first.server.url, "url_b": other.server.url, **row.as_json()} for other, rows in found for row in rows]
+        lines = [
+            {"url_a": servers[0].url, "url_b": other.url, **row.as_json()}
+            for other, rows in zip(servers[1:], found, strict=True)
+            for row in rows
+        ]
         document = {"servers": documents, "differences": lines, "conclusions": sentences}
         click.echo(json.dumps(document, indent=2, allow_nan=False))
         return
     console = report_console()
-    for document in documents:
-        print_conditions(console, document)
+    for name, document in zip(names, documents, strict=True):
+        print_conditions(console, document, name)
         console.print(runs_table(document))
-    for text in unlike(documents):
-        console.print(f"[yellow]{text}[/]", highlight=False)
-    for (other, rows), text in zip(found, sentences, strict=True):
-        console.print(f"[bold]{other.server.url} against {first.server.url}[/]", highlight=False)
+        for line in late_lines(document):
+            say(console, line)
+    say(console, legend(documents), "dim")
+    for text in (*same(names, documents), *unlike(documents)):
+        say(console, text, "yellow")
+    for title, rows, text in zip(titles[1:], found, sentences, strict=True):
+        say(console, f"{title} against {titles[0]}", "bold")
         console.print(differences_table(rows))
-        console.print(text, highlight=False)
+        say(console, text)
+
+
+def letters(number: int) -> str:
+    """A, B, … Z, then S27 and on: what a server is called in texts and pictures."""
+    return string.ascii_uppercase[number] if number < len(string.ascii_uppercase) else f"S{number + 1}"
+
+
+def same(names: Sequence[str], documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Servers that are one and the same URL."""
+    groups: dict[str, list[str]] = {}
+    for name, document in zip(names, documents, strict=True):
+        groups.setdefault(document["url"], []).append(name)
+    return [f"{' and '.join(group)} are the same URL: any difference is chance" for group in groups.values() if len(group) > 1]
 
 
 def differences_table(rows: list[Difference]) -> Table:
-    """Shift with interval per point."""
+    """Shift with interval per point; `real` is judged among all points."""
     table = Table("tokens", "cache", "shift ms", "95 % interval ms", "second ÷ first", "real")
     for row in rows:
         interval = "-" if row.lower is None else f"{milliseconds(row.lower)} to {milliseconds(row.upper)}"
@@ -79,7 +98,7 @@ def differences_table(rows: list[Difference]) -> Table:
             f"{row.ttft_shift_seconds * 1000:+.1f}",
             interval,
             f"{row.ratio:.3f}",
-            "yes" if row.real else "no",
+            "yes" if row.real else f"no: {row.reason}" if row.reason else "no",
         )
     return table
 

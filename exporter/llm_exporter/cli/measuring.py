@@ -1,6 +1,6 @@
-"""What `probe` and `compare` share: options, credentials, the progress bar, the table.
+"""What `probe` and `compare` share: options, credentials, the progress bar.
 
-In: flags. Out: `Server`s, a `Plan`, ladders, text. Credentials come from `--header` or the environment, and are never printed.
+In: flags. Out: `Server`s, a `Plan`, ladders. Credentials come from `--header` or the environment, and are never printed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from llm_exporter.errors import UsageError
 from llm_exporter.probing.calls import CHAT
-from llm_exporter.probing.ladder import DEFAULT_LENGTHS, Ladder, LadderRun, Plan, Server, fitting_lengths
+from llm_exporter.probing.ladder import DEFAULT_LENGTHS, Ladder, LadderRun, Plan, Server, fitting_lengths, lengths_asked_for
 from llm_exporter.probing.pool import ProbePool
 from llm_exporter.probing.servers import Asker, describe
 from llm_exporter.probing.words import LANGUAGES
@@ -57,7 +55,9 @@ def options(command: _Command) -> _Command:
     """Adds the common flags to a click command."""
     rows = (
         click.option("--prompt-tokens", metavar="N,N,…", help="Prompt lengths in tokens. Default: 2K to 32K, capped by the context."),
-        click.option("--cache", default="cold,warm", show_default=True, help="cold, warm, or both: is the prompt in the prefix cache?"),
+        click.option(
+            "--cache", default="cold,warm", show_default=True, help="cold, warm or both (cold,warm): is the prompt in the prefix cache?"
+        ),
         click.option("--repeat", default=5, show_default=True, type=click.IntRange(min=1), help="Samples per length and cache state."),
         click.option("--max-tokens", default=8, show_default=True, type=click.IntRange(min=1), help="Output tokens to ask for."),
         click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 200), help="Requests at once per sample."),
@@ -114,15 +114,16 @@ def parse_lengths(text: str | None) -> tuple[int, ...]:
 
 
 def parse_cache(text: str) -> tuple[str, ...]:
-    """`cold,warm` as words.
+    """`cold,warm` as words; `both` is the two.
 
     Raises:
         UsageError: another word.
     """
-    words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+    named = [word.strip() for word in text.split(",")]
+    words = tuple(dict.fromkeys(each for word in named for each in (("cold", "warm") if word == "both" else (word,))))
     wrong = [word for word in words if word not in ("cold", "warm")]
     if wrong or not words:
-        raise UsageError(f"--cache: {wrong[0]!r} is neither cold nor warm")
+        raise UsageError(f"--cache: {wrong[0]!r} is none of cold, warm, both")
     return words
 
 
@@ -179,8 +180,9 @@ def measure(servers: Sequence[Server], settings: Settings, console: Console) -> 
     """
     contexts = [server.facts.context_tokens for server in servers if server.facts.context_tokens is not None]
     lengths = parse_lengths(settings.prompt_tokens)
+    fitting = fitting_lengths if settings.prompt_tokens is None else lengths_asked_for
     plan = Plan(
-        prompt_tokens=fitting_lengths(lengths, min(contexts) if contexts else None, settings.max_tokens),
+        prompt_tokens=fitting(lengths, min(contexts, default=None), settings.max_tokens),
         cache=parse_cache(settings.cache),
         repeat=settings.repeat,
         max_tokens=settings.max_tokens,
@@ -191,67 +193,12 @@ def measure(servers: Sequence[Server], settings: Settings, console: Console) -> 
         timeout_seconds=settings.timeout_seconds,
     )
     if plan.prompt_tokens != tuple(sorted(set(lengths))):
-        shown = ", ".join(map(str, plan.prompt_tokens))
-        console.print(f"The context of {min(contexts)} tokens caps the ladder: {shown} tokens.", style="dim")
+        lost = ", ".join(map(str, sorted(set(lengths) - set(plan.prompt_tokens))))
+        measured = ", ".join(map(str, plan.prompt_tokens))
+        console.print(f"The context of {min(contexts)} tokens does not hold {lost} tokens. Measured: {measured}.", highlight=False)
     columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with ProbePool() as pool, Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting")
         run = LadderRun(servers, plan, pool, lambda text: progress.update(task, advance=1, description=text))
         progress.update(task, total=run.steps)
         return run.carry_out()
-
-
-def milliseconds(seconds: float | None) -> str:
-    """Three figures, enough for any table here."""
-    return "-" if seconds is None else f"{seconds * 1000:.1f}"
-
-
-def print_conditions(console: Console, document: Mapping[str, Any]) -> None:
-    """Engine, version, and everything else that makes a figure comparable; what is not known is named at the end."""
-    known = {name: value for name, value in document["conditions"].items() if value is not None}
-    engine = f"{document['engine'] or 'unknown engine'} {document['engine_version'] or ''}".strip()
-    console.print(f"[bold]{document['url']}[/]  {engine}, model {document['model']}", highlight=False)
-    text = ", ".join(f"{name} {'+'.join(value) if isinstance(value, list) else value}" for name, value in known.items())
-    console.print("conditions: " + text, highlight=False)
-    if "gpu" not in known:
-        console.print("the server does not say on which GPU it runs: state it with --gpu", style="dim")
-
-
-def report_console() -> Console:
-    """Stdout; a file or a pipe gets lines that are not broken at 80 columns."""
-    console = Console()
-    return console if console.is_terminal else Console(width=120)
-
-
-def runs_table(document: Mapping[str, Any]) -> Table:
-    """One line per length and cache state, times in ms; columns that would be empty are left out.
-
-    `outside` is the part of TTFT outside the engine, network and frontend, where the engine tells its own part.
-    """
-    rows = document["runs"]
-    with_cached = any(row["cached_tokens"] is not None for row in rows)
-    with_outside = any(row["network_overhead_seconds"] is not None for row in rows)
-    with_failed = any(set(row["results"]) - {"success"} for row in rows)
-    names = ["tokens", "counted", "cache", "n", "median", "trimmed", "min", "max", "spread", "ITL"]
-    table = Table(title="time to first token, ms", title_justify="left", box=SIMPLE, padding=(0, 1))
-    for name in [
-        *names,
-        *(["outside"] if with_outside else []),
-        *(["cached"] if with_cached else []),
-        *(["failed"] if with_failed else []),
-    ]:
-        table.add_column(name, justify="left" if name in ("cache", "failed") else "right", no_wrap=name != "failed")
-    for row in rows:
-        ttft = row["ttft_seconds"]
-        cells = [str(row["prompt_tokens"]), str(row["prompt_tokens_measured"] or "-"), row["cache"], str(row["n"])]
-        cells += [milliseconds(ttft[name]) for name in ("median", "trimmed_mean", "min", "max")]
-        cells += ["-" if ttft["spread_ratio"] is None else f"±{ttft['spread_ratio'] * 100:.0f} %"]
-        cells += [milliseconds(row["itl_seconds"]["median"])]
-        if with_outside:
-            cells.append(milliseconds(row["network_overhead_seconds"]))
-        if with_cached:
-            cells.append("-" if row["cached_tokens"] is None else str(row["cached_tokens"]))
-        if with_failed:
-            cells.append(", ".join(f"{count} {result}" for result, count in row["results"].items() if result != "success") or "-")
-        table.add_row(*cells)
-    return table

@@ -9,18 +9,12 @@ from typing import Any
 import click
 from rich.console import Console
 
-from llm_exporter.cli.measuring import (
-    Settings,
-    check_plot_file,
-    connect,
-    measure,
-    options,
-    print_conditions,
-    report_console,
-    runs_table,
-)
+from llm_exporter.cli.measured_text import late_lines, legend, print_conditions, report_console, runs_table, say
+from llm_exporter.cli.measuring import Settings, check_plot_file, connect, measure, options
 from llm_exporter.probing.document import fit_of, probe_document
 from llm_exporter.probing.fit import Fit
+from llm_exporter.probing.ladder import Ladder
+from llm_exporter.probing.prefix_cache import cache_rows
 from llm_exporter.wording import plain_seconds
 
 
@@ -44,25 +38,23 @@ def command(url: str, as_json: bool, plot_file: Path | None, **flags: Any) -> No
         from llm_exporter.probing.plot import plot_documents  # matplotlib takes a second to import
 
         plot_documents([document], [fit], plot_file)
-        notes.print(f"drawn: {plot_file}", highlight=False)
+        say(notes, f"drawn: {plot_file}")
     if as_json:
         click.echo(json.dumps(document, indent=2, allow_nan=False))
         return
-    _show(report_console(), document, fit)
+    _show(report_console(), ladder, document, fit)
 
 
-def _show(console: Console, document: dict[str, Any], fit: Fit | None) -> None:
+def _show(console: Console, ladder: Ladder, document: dict[str, Any], fit: Fit | None) -> None:
     print_conditions(console, document)
     console.print(runs_table(document))
-    for line in fit_lines(fit):
-        console.print(line, highlight=False)
-    for row in document["prefix_cache"]:
-        saved = "" if row["effectiveness_ratio"] is None else f", {row['effectiveness_ratio'] * 100:.0f} % of the prefill saved"
-        console.print(
-            f"prefix cache at {row['prompt_tokens']} tokens: warm ÷ cold = {row['warm_to_cold_ratio']:.2f}{saved}", highlight=False
-        )
+    say(console, legend([document]), "dim")
+    for line in (*late_lines(document), *fit_lines(fit)):
+        say(console, line)
+    for row in cache_rows(ladder, fit):
+        say(console, row.text(), "yellow" if row.finding else "")
     if any(row["stream_buffered"] for row in document["runs"]):
-        console.print("[yellow]The output arrives in bursts: something between server and here holds the stream back.[/]")
+        say(console, "The output arrives in bursts: something between server and here holds the stream back.", "yellow")
 
 
 def fit_lines(fit: Fit | None) -> list[str]:

@@ -6,6 +6,7 @@ In: `ProbeRecord`s, all of them for `/metrics`, one for `/probe`. Out: `Family` 
 # ruff: noqa: E501  # tables: one row on one line
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from llm_exporter.metrics import Family, HistogramSample, Metric, Sample
@@ -16,13 +17,16 @@ from llm_exporter.sources.probe_record import TTFT_BOUNDS, ProbeCell, ProbeRecor
 _RUN = ("target", "module")
 _CELL = (*_RUN, "prompt_tokens", "cache")
 _CELLS = "modules × configured lengths × cache states"
+_MOST_CODES = 16
+_HTTP_CODE = re.compile("http_[1-5][0-9][0-9]")
+OTHER_CODES = "http_other"
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
 # fmt: off
 SUCCESS = Metric("llm_probe_success", _G, Unit.FLAG, "1 when every request of the last run that was sent brought a whole stream with output, else 0.", _RUN, "modules")
-LAST_RESULT = Metric("llm_probe_last_result", _G, Unit.FLAG, "1 for the result of the last run or skip, 0 for the others.", (*_RUN, "result"), "modules × 15 results and the HTTP codes seen")
+LAST_RESULT = Metric("llm_probe_last_result", _G, Unit.FLAG, "1 for the result of the last run or skip, 0 for the others.", (*_RUN, "result"), "modules × 16 results and at most 16 HTTP codes")
 LAST_RUN = Metric("llm_probe_last_run_timestamp_seconds", _G, Unit.TIMESTAMP, "When the last run that was sent ended.", _RUN, "modules")
-REQUESTS = Metric("llm_probe_requests_total", _C, Unit.REQUESTS, "Probe requests sent, by result, requests that prime the cache included; a skip is not one. The engine's own counters include those that reached it.", (*_RUN, "result"), "modules × 10 results and the HTTP codes seen")
+REQUESTS = Metric("llm_probe_requests_total", _C, Unit.REQUESTS, "Probe requests sent, by result, requests that prime the cache included; a skip is not one. The engine's own counters include those that reached it.", (*_RUN, "result"), "modules × 11 results and at most 16 HTTP codes")
 SENT_TOKENS = Metric("llm_probe_sent_prompt_tokens_total", _C, Unit.TOKENS, "Prompt tokens of the probe requests sent, by the server's count where it gave one, else estimated.", _RUN, "modules")
 BUFFERED = Metric("llm_probe_stream_buffered", _G, Unit.FLAG, "1 when the output of the last run came in one burst: something between engine and probe holds the stream back. Absent where there were too few pieces to say.", _RUN, "modules")
 DISTRIBUTION = Metric("llm_probe_time_to_first_token_distribution_seconds", _H, Unit.SECONDS, "Time to first token of all successful probe requests since start, primings excluded.", _CELL, _CELLS)
@@ -37,8 +41,9 @@ CELL_GAUGES: tuple[tuple[Metric, Callable[[ProbeReading], float | int | None]], 
     (Metric("llm_probe_completion_tokens", _G, Unit.TOKENS, "Output tokens of the last probe, the server's count.", _CELL, _CELLS), lambda r: r.completion_tokens),
     (Metric("llm_probe_prompt_tokens", _G, Unit.TOKENS, "Prompt tokens of the last probe, the server's count; label prompt_tokens is the length asked for.", _CELL, _CELLS), lambda r: r.prompt_tokens),
     (Metric("llm_probe_network_overhead_seconds", _G, Unit.SECONDS, "Last probe: time to first token less queue and prefill by the engine's clock, so network, proxies and the server's frontend; needs vLLM with --enable-per-request-metrics or SGLang's /generate.", _CELL, _CELLS), lambda r: r.network_overhead_seconds),
+    (Metric("llm_probe_time_to_first_token_error_seconds", _G, Unit.SECONDS, "Last probe: how far the time to first token may be off because this machine read it late. Where that is too much, the times are left out and this says why.", _CELL, _CELLS), lambda r: r.ttft_error_seconds),
 )
-DURATION = Metric("llm_probe_duration_seconds", _G, Unit.SECONDS, "Whole duration of the last probe, connection included; there after a failure too.", _CELL, _CELLS)
+DURATION = Metric("llm_probe_duration_seconds", _G, Unit.SECONDS, "Whole duration of the last probe, connection included; there after a failed request too, absent where no request was begun.", _CELL, _CELLS)
 # fmt: on
 
 METRICS: tuple[Metric, ...] = (
@@ -65,9 +70,7 @@ def families(records: Iterable[ProbeRecord]) -> list[Family]:
         Family(SENT_TOKENS, [_run_sample(row, float(row.sent_prompt_tokens)) for row in rows]),
         Family(BUFFERED, [sample for row in rows for sample in _buffered(row)]),
         Family(DISTRIBUTION, [_histogram(row, cell) for row in rows for cell in row.cells]),
-        Family(
-            DURATION, [_cell_sample(row, cell, cell.last.duration_seconds) for row in rows for cell in row.cells if cell.last is not None]
-        ),
+        Family(DURATION, [sample for row in rows for sample in _durations(row)]),
     ]
     for metric, value_of in CELL_GAUGES:
         values = [(row, cell, value_of(cell.last)) for row in rows for cell in row.cells if cell.last is not None and cell.last.success]
@@ -87,17 +90,46 @@ def _cell_sample(row: ProbeRecord, cell: ProbeCell, value: float) -> Sample:
     return Sample(_cell_labels(row, cell), value)
 
 
+def _durations(row: ProbeRecord) -> list[Sample]:
+    """Nothing takes no time: 0 means that nobody measured."""
+    measured = [(cell, cell.last.duration_seconds) for cell in row.cells if cell.last is not None]
+    return [_cell_sample(row, cell, seconds) for cell, seconds in measured if seconds > 0]
+
+
+def _labels_of(results: Iterable[str]) -> dict[str, str]:
+    """The value of label `result` for each result, so that no server can make more series than a few.
+
+    A code outside of HTTP's own range, and every code after the first sixteen, is http_other. `results` is in the order in which they
+    were first seen, so that a result keeps its label.
+    """
+    found: dict[str, str] = {}
+    codes = 0
+    for name in dict.fromkeys(results):
+        found[name] = name
+        if name.startswith("http_"):
+            if codes < _MOST_CODES and _HTTP_CODE.fullmatch(name):
+                codes += 1
+            else:
+                found[name] = OTHER_CODES
+    return found
+
+
 def _last_result(row: ProbeRecord) -> list[Sample]:
     if not row.last_result:
         return []
-    seen = [name for name in (*row.results, row.last_result) if name.startswith("http_")]
-    names = dict.fromkeys([*SENT_RESULTS, *seen, *SKIPS])
-    return [Sample((row.target, row.module, name), float(name == row.last_result)) for name in names]
+    labels = _labels_of((*row.results, row.last_result))
+    last = labels[row.last_result]
+    codes = [label for label in labels.values() if label.startswith("http_")]
+    names = dict.fromkeys([*SENT_RESULTS, *codes, *SKIPS])
+    return [Sample((row.target, row.module, name), float(name == last)) for name in names]
 
 
 def _requests(row: ProbeRecord) -> list[Sample]:
-    names = dict.fromkeys([*SENT_RESULTS, *row.results])
-    return [Sample((row.target, row.module, name), float(row.results.get(name, 0))) for name in names]
+    labels = _labels_of(row.results)
+    counts = dict.fromkeys(SENT_RESULTS, 0)
+    for name, count in row.results.items():
+        counts[labels[name]] = counts.get(labels[name], 0) + count
+    return [Sample((row.target, row.module, name), float(count)) for name, count in counts.items()]
 
 
 def _buffered(row: ProbeRecord) -> list[Sample]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llm_exporter.probing.fit import Fit, cache_effectiveness, fit_ttft
+from llm_exporter.probing.fit import Fit, fit_ttft
 from llm_exporter.probing.ladder import Cell, Ladder
+from llm_exporter.probing.prefix_cache import cache_rows
 from llm_exporter.probing.statistics import median, relative_mad, trimmed_mean
 
 # In the order in which they are printed. What the server does not say is null, never guessed.
@@ -18,11 +19,9 @@ _CONDITIONS = (
     "data_parallel", "chunked_prefill_tokens", "attention_backend", "speculative_decoding",
 )  # fmt: skip
 
-_LEAST_PREFILL_SHARE = 0.25
 
-
-def summary(values: Sequence[float]) -> dict[str, Any]:
-    """Median, trimmed mean and spread of samples in seconds."""
+def summary(values: Sequence[float], independent: Sequence[float] | None = None) -> dict[str, Any]:
+    """Median, trimmed mean and bounds of all values in seconds; the spread is of those that are independent of each other."""
     if not values:
         return {"median": None, "trimmed_mean": None, "min": None, "max": None, "spread_ratio": None, "samples": []}
     return {
@@ -30,7 +29,7 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
         "trimmed_mean": trimmed_mean(values),
         "min": min(values),
         "max": max(values),
-        "spread_ratio": relative_mad(values),
+        "spread_ratio": relative_mad(independent or values),
         "samples": list(values),
     }
 
@@ -54,15 +53,16 @@ def conditions(ladder: Ladder, gpu: str | None) -> dict[str, Any]:
 
 def run_row(cell: Cell) -> dict[str, Any]:
     """One line of `runs`."""
-    counts = [reading.prompt_tokens for reading in cell.good if reading.prompt_tokens is not None]
     cached = [reading.cached_tokens for reading in cell.good if reading.cached_tokens is not None]
     overheads = [reading.network_overhead_seconds for reading in cell.good if reading.network_overhead_seconds is not None]
     return {
         "prompt_tokens": cell.prompt_tokens,
-        "prompt_tokens_measured": round(median(counts)) if counts else None,
+        "prompt_tokens_measured": None if cell.counted_tokens is None else round(cell.counted_tokens),
         "cache": cell.cache,
         "n": len(cell.ttft_seconds),
-        "ttft_seconds": summary(cell.ttft_seconds),
+        "n_samples": len(cell.sample_ttft_seconds),
+        "read_late": cell.read_late,
+        "ttft_seconds": {**summary(cell.ttft_seconds, cell.sample_ttft_seconds), "sample_medians": cell.sample_ttft_seconds},
         "itl_seconds": summary(cell.inter_token_seconds),
         "cached_tokens": round(median(cached)) if cached else None,
         "network_overhead_seconds": median(overheads) if overheads else None,
@@ -73,33 +73,8 @@ def run_row(cell: Cell) -> dict[str, Any]:
 
 def fit_of(ladder: Ladder) -> Fit | None:
     """The fit of the cold samples, over the lengths that the server counted."""
-    rows = []
-    for cell in ladder.cells:
-        counts = [reading.prompt_tokens or cell.prompt_tokens for reading in cell.good]
-        if cell.cache == "cold" and counts:
-            rows.append((median(counts), cell.ttft_seconds))
-    return fit_ttft(rows)
-
-
-def warm_rows(ladder: Ladder, fit: Fit | None) -> list[dict[str, Any]]:
-    """Per length: warm ÷ cold, and the share of the prefill that the cache saved."""
-    rows = []
-    for cell in ladder.cells:
-        warm = ladder.cell(cell.prompt_tokens, "warm")
-        if cell.cache != "cold" or warm is None or not cell.ttft_seconds or not warm.ttft_seconds:
-            continue
-        cold_seconds, warm_seconds = median(cell.ttft_seconds), median(warm.ttft_seconds)
-        # a short prompt costs little beyond the fixed part, and the quotient of two small differences says nothing
-        worth_it = fit is not None and cold_seconds - fit.fixed_seconds > _LEAST_PREFILL_SHARE * cold_seconds
-        saved = cache_effectiveness(cold_seconds, warm_seconds, fit.fixed_seconds) if fit is not None and worth_it else None
-        rows.append(
-            {
-                "prompt_tokens": cell.prompt_tokens,
-                "warm_to_cold_ratio": warm_seconds / cold_seconds,
-                "effectiveness_ratio": None if saved is None else min(1.0, max(0.0, saved)),
-            }
-        )
-    return rows
+    cold = [cell for cell in ladder.cells if cell.cache == "cold"]
+    return fit_ttft([(cell.counted_tokens or cell.prompt_tokens, cell.sample_ttft_seconds) for cell in cold])
 
 
 def probe_document(ladder: Ladder, gpu: str | None = None) -> dict[str, Any]:
@@ -113,5 +88,5 @@ def probe_document(ladder: Ladder, gpu: str | None = None) -> dict[str, Any]:
         "conditions": conditions(ladder, gpu),
         "runs": [run_row(cell) for cell in ladder.cells],
         "fit": fit.as_json() if fit else None,
-        "prefix_cache": warm_rows(ladder, fit),
+        "prefix_cache": [row.as_json() for row in cache_rows(ladder, fit)],
     }

@@ -29,7 +29,8 @@ class Fit:
         fixed_seconds: network, frontend and one step.
         per_token_seconds: seconds per prompt token.
         per_token_squared_seconds: None where it cannot be told from 0; `note` says why.
-        intervals: 95 % bootstrap interval of each, by name.
+        intervals: 95 % bootstrap interval of each, by name. Without a quadratic part they also hold what a curve that is too small to
+            be seen would make of the other two.
         spread_ratio: the largest relative spread within one length.
         points: (prompt tokens, median TTFT) that were fitted.
     """
@@ -74,7 +75,7 @@ def coefficients(tokens: Sequence[float], seconds: Sequence[float], *, quadratic
 
 
 def fit_ttft(samples: Sequence[tuple[float, Sequence[float]]], seed: int = 7) -> Fit | None:
-    """Fits the medians of each length; None with fewer than two lengths.
+    """Fits the medians of each length; None with fewer than two lengths. Samples are independent of each other.
 
     Args:
         samples: (prompt tokens by the server's count, TTFT samples in seconds).
@@ -87,16 +88,19 @@ def fit_ttft(samples: Sequence[tuple[float, Sequence[float]]], seed: int = 7) ->
     medians = [median(values) for _, values in rows]
     spread = max(relative_mad(values) for _, values in rows)
     quadratic = len(set(lengths)) >= 3
-    note = "" if quadratic else "two lengths cannot show a quadratic part"
+    note = "" if quadratic else "two lengths cannot show one"
     draws = _resample(rows, quadratic=quadratic, seed=seed)
     if quadratic:
         lower, _ = interval(draws[:, 2])
         share = lower * max(lengths) ** 2 / max(medians)
         if share <= _NOTHING:
-            quadratic, note = False, "the quadratic part cannot be told from 0: its interval reaches 0"
-            draws = _resample(rows, quadratic=False, seed=seed)
+            quadratic, note = False, "its interval reaches 0, so there may be none"
     fixed, linear, squared = coefficients(lengths, medians, quadratic=quadratic)
     intervals = {"fixed_seconds": interval(draws[:, 0]), "per_token_seconds": interval(draws[:, 1])}
+    if not quadratic and len(set(lengths)) >= 3:
+        # A curve too small to be seen bends both other parts: an interval that denies it is too narrow.
+        straight = _resample(rows, quadratic=False, seed=seed)
+        intervals = {name: _hull(bounds, interval(straight[:, place])) for place, (name, bounds) in enumerate(intervals.items())}
     if quadratic:
         intervals["per_token_squared_seconds"] = interval(draws[:, 2])
     return Fit(
@@ -108,6 +112,10 @@ def fit_ttft(samples: Sequence[tuple[float, Sequence[float]]], seed: int = 7) ->
         points=tuple(zip(lengths, medians, strict=True)),
         note=note,
     )
+
+
+def _hull(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    return min(first[0], second[0]), max(first[1], second[1])
 
 
 def _resample(rows: list[tuple[float, list[float]]], *, quadratic: bool, seed: int) -> Floats:

@@ -7,8 +7,9 @@ drift of the machine hits all alike; the first requests to each server warm it u
 from __future__ import annotations
 
 import random
+import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -54,11 +55,20 @@ class Plan:
 
 @dataclass(slots=True)
 class Cell:
-    """All samples of one length and cache state."""
+    """All samples of one length and cache state.
+
+    A sample is the requests that were sent at once. They queue behind each other, so only samples are independent of each other, and
+    statistics take one value of each.
+    """
 
     prompt_tokens: int
     cache: str
-    readings: list[ProbeReading] = field(default_factory=list)
+    samples: list[list[ProbeReading]] = field(default_factory=list)
+
+    @property
+    def readings(self) -> list[ProbeReading]:
+        """Each request."""
+        return [reading for sample in self.samples for reading in sample]
 
     @property
     def good(self) -> list[ProbeReading]:
@@ -67,8 +77,24 @@ class Cell:
 
     @property
     def ttft_seconds(self) -> list[float]:
-        """Samples, in the order in which they were taken."""
-        return [value for value in (reading.time_to_first_token_seconds for reading in self.good) if value is not None]
+        """One per request, in the order in which they were sent."""
+        return _ttft_of(self.readings)
+
+    @property
+    def sample_ttft_seconds(self) -> list[float]:
+        """One per sample: the median of its requests."""
+        return [statistics.median(times) for times in map(_ttft_of, self.samples) if times]
+
+    @property
+    def read_late(self) -> int:
+        """Requests whose first token this machine read too late to say when it came."""
+        return sum(reading.time_to_first_token_seconds is None for reading in self.good)
+
+    @property
+    def counted_tokens(self) -> float | None:
+        """Prompt length by the server's count."""
+        counts = [reading.prompt_tokens for reading in self.good if reading.prompt_tokens is not None]
+        return float(statistics.median(counts)) if counts else None
 
     @property
     def inter_token_seconds(self) -> list[float]:
@@ -79,6 +105,11 @@ class Cell:
     def results(self) -> dict[str, int]:
         """Count of each result."""
         return dict(Counter(reading.result for reading in self.readings))
+
+
+def _ttft_of(readings: Iterable[ProbeReading]) -> list[float]:
+    times = (reading.time_to_first_token_seconds for reading in readings if reading.success)
+    return [value for value in times if value is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +136,39 @@ def fitting_lengths(wanted: Sequence[int], context_tokens: int | None, max_token
     lengths = tuple(sorted(set(wanted)))
     if context_tokens is None:
         return lengths
-    limit = int((context_tokens - max_tokens - _MARGIN_TOKENS) * (1 - _MARGIN_RATIO))
-    if limit < 1:
-        raise UsageError(f"the server's context of {context_tokens} tokens leaves no room for a prompt and {max_tokens} tokens of output")
+    limit = _longest_prompt(context_tokens, max_tokens)
     kept = tuple(length for length in lengths if length <= limit)
     if kept == lengths:
         return lengths
     if not kept:
         return tuple(sorted({max(1, limit * part // 4) for part in (1, 2, 3, 4)}))
     return kept if kept[-1] > 0.9 * limit else (*kept, limit)
+
+
+def lengths_asked_for(wanted: Sequence[int], context_tokens: int | None, max_tokens: int) -> tuple[int, ...]:
+    """Those of the lengths that somebody asked for that the context holds; no other length takes the place of one.
+
+    Raises:
+        UsageError: nothing fits.
+    """
+    lengths = tuple(sorted(set(wanted)))
+    if context_tokens is None:
+        return lengths
+    limit = _longest_prompt(context_tokens, max_tokens)
+    kept = tuple(length for length in lengths if length <= limit)
+    if not kept:
+        raise UsageError(
+            f"--prompt-tokens: {', '.join(map(str, lengths))} does not fit: the server's context of {context_tokens} tokens holds prompts"
+            f" of up to {limit}; without the flag the ladder is chosen to fit"
+        )
+    return kept
+
+
+def _longest_prompt(context_tokens: int, max_tokens: int) -> int:
+    limit = int((context_tokens - max_tokens - _MARGIN_TOKENS) * (1 - _MARGIN_RATIO))
+    if limit < 1:
+        raise UsageError(f"the server's context of {context_tokens} tokens leaves no room for a prompt and {max_tokens} tokens of output")
+    return limit
 
 
 class LadderRun:
@@ -158,7 +213,7 @@ class LadderRun:
             order.sort(key=lambda item: (ranks[item[0]], self._chance.random()))
             for place, number in order:
                 cell = cells[number][place]
-                cell.readings += self._sample(number, cell, round_number)
+                cell.samples.append(self._sample(number, cell, round_number))
                 self._advance(f"{cell.prompt_tokens} {cell.cache}")
         return [Ladder(server, plan, tuple(row)) for server, row in zip(self._servers, cells, strict=True)]
 
@@ -170,15 +225,15 @@ class LadderRun:
             prompts = [prompt] * self._plan.concurrency
             primer = self._send(number, prompt)
             if not primer.success:
-                return self._noted([primer])
+                return self._noted(number, [primer])
         else:
             # the words are the same on each server, the opening is not: two names of one server must not warm each other
             seeds = [f"{self._key} {cell.prompt_tokens} {round_number} {place}" for place in range(self._plan.concurrency)]
             prompts = [self._maker.cold(characters, seed) for seed in seeds]
         if len(prompts) == 1:
-            return self._noted([self._send(number, prompts[0])])
+            return self._noted(number, [self._send(number, prompts[0])])
         with ThreadPoolExecutor(len(prompts)) as threads:
-            return self._noted(list(threads.map(lambda prompt: self._send(number, prompt), prompts)))
+            return self._noted(number, list(threads.map(lambda prompt: self._send(number, prompt), prompts)))
 
     def _length_of(self, tokens: int) -> int:
         """Characters of every prompt of this length: settled once, so that all samples and all servers get the same text.
@@ -189,11 +244,12 @@ class LadderRun:
             self._characters[tokens] = min(scale.characters(tokens) for scale in self._scales)
         return self._characters[tokens]
 
-    def _noted(self, readings: list[ProbeReading]) -> list[ProbeReading]:
+    def _noted(self, number: int, readings: list[ProbeReading]) -> list[ProbeReading]:
         for reading in readings:
             self._failures = 0 if reading.success else self._failures + 1
         if self._failures >= max(_MOST_FAILURES_IN_A_ROW, self._plan.concurrency):
-            raise SourceError(readings[-1].result, f"{self._failures} requests in a row failed: {readings[-1].detail}")
+            server, last = self._servers[number], readings[-1]
+            raise SourceError(last.result, f"{server.url}: {self._failures} requests in a row failed: {last.detail}")
         return readings
 
     def _send(self, number: int, prompt: str) -> ProbeReading:

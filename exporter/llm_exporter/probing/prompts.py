@@ -16,6 +16,14 @@ from llm_exporter.probing.words import UNSPACED, WORDS
 _FIRST_GUESS = {"zh": 1.6}
 _DEFAULT_GUESS = 4.5
 _MEMORY = 16
+# What a tokenizer can make of words: a count outside of this was made up, and would make prompts of any size.
+_MOST_CHARACTERS_PER_TOKEN = 16.0
+_MOST_TOKENS_PER_CHARACTER = 4.0
+_LONGEST_TEMPLATE = 65536  # tokens that a server may put around a prompt
+# A reading whose prompt was this much off the length asked for does not belong to that length, unless it is few tokens.
+_OFF_RATIO, _OFF_TOKENS = 0.1, 16
+_MOST_LESSONS = 3
+_OPENING_CHARACTERS = 16
 
 
 class TokenScale:
@@ -27,11 +35,27 @@ class TokenScale:
     def __init__(self, language: str = "en") -> None:
         self._guess = _FIRST_GUESS.get(language, _DEFAULT_GUESS)
         self._seen: deque[tuple[int, int]] = deque(maxlen=_MEMORY)
+        self._lessons = 0  # prompts in a row that missed their length
 
     def learn(self, characters: int, tokens: int) -> None:
-        """One prompt of so many characters was so many tokens to the server."""
-        if characters > 0 and tokens > 0:
+        """One prompt of so many characters was so many tokens to the server. A count that no tokenizer can come to is ignored."""
+        fewest = characters / _MOST_CHARACTERS_PER_TOKEN
+        if characters > 0 and fewest <= tokens <= characters * _MOST_TOKENS_PER_CHARACTER + _LONGEST_TEMPLATE:
             self._seen.append((characters, tokens))
+
+    def missed(self, wanted: int, counted: int | None) -> bool:
+        """Was the last prompt so far off its length that the request is to be made again, now that its count has been learned?
+
+        The request was a lesson then, and no reading of that length. Not where the next prompt would be about the same, as under a chat
+        template that is longer than the length asked for, and never more than three times in a row.
+        """
+        if counted is None or abs(counted - wanted) <= max(_OFF_TOKENS, _OFF_RATIO * wanted):
+            self._lessons = 0
+            return False
+        sent = self._seen[-1][0] if self._seen else 0
+        again = max(_OPENING_CHARACTERS, self.characters(wanted))
+        self._lessons += 1
+        return self._lessons <= _MOST_LESSONS and abs(again - sent) > _OFF_RATIO / 2 * sent
 
     @property
     def learned(self) -> bool:
@@ -39,7 +63,11 @@ class TokenScale:
         return bool(self._seen)
 
     def line(self) -> tuple[float, float]:
-        """(fixed tokens, tokens per character)."""
+        """(fixed tokens, tokens per character), the second within what tokenizers do."""
+        fixed, slope = self._fitted()
+        return fixed, min(_MOST_TOKENS_PER_CHARACTER, max(1 / _MOST_CHARACTERS_PER_TOKEN, slope))
+
+    def _fitted(self) -> tuple[float, float]:
         if not self._seen:
             return 0.0, 1 / self._guess
         shortest, longest = min(self._seen), max(self._seen)
@@ -73,12 +101,12 @@ class PromptMaker:
 
         With a seed the words after the opening are the same each time: `compare` asks two servers the same question.
         """
-        nonce = secrets.token_hex(8)
+        nonce = secrets.token_hex(_OPENING_CHARACTERS // 2)
         return self._text(nonce, seed or nonce, characters)
 
     def warm(self, characters: int, key: str) -> str:
         """The same text for the same key and length, so that the second time it is in the prefix cache."""
-        opening = random.Random(f"opening {key} {characters}").randbytes(8).hex()  # noqa: S311  # no secret: a stable opening
+        opening = random.Random(f"opening {key} {characters}").randbytes(_OPENING_CHARACTERS // 2).hex()  # noqa: S311  # no secret: a stable opening
         return self._text(opening, f"{key} {characters}", characters)
 
     def _text(self, opening: str, seed: str, characters: int) -> str:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 
 import pytest
 
-from llm_exporter.cli.compare import unlike
-from llm_exporter.probing.compare import Difference, difference, sentence
+from fakes.ladders import cell_of, ladder_of
+from llm_exporter.cli.compare import letters, same, unlike
+from llm_exporter.probing.compare import Difference, difference, differences, judged
+from llm_exporter.probing.conclusion import conclusion
 
 
 def samples(centre: float, spread: float, count: int, seed: int) -> list[float]:
@@ -42,12 +46,81 @@ def test_nothing_measured_is_no_difference() -> None:
     assert difference(2048, "cold", [], [0.1]) is None
 
 
-def row_of(tokens: int, shift: float, ratio: float, *, real: bool) -> Difference:
-    return Difference(tokens, "cold", shift, shift - 0.01, shift + 0.01, ratio, 0.01 if real else 0.5, real)
+def points(chance: random.Random, second: float, noise: float) -> list[Difference]:
+    """Ten points of five samples each, as the default ladder has, judged together."""
+    rows = []
+    for number in range(10):
+        first, other = ([centre * math.exp(chance.gauss(0, noise)) for _ in range(5)] for centre in (0.2, second))
+        row = difference(number, "cold", first, other)
+        assert row is not None
+        rows.append(row)
+    return judged(rows)
 
 
-def test_the_sentence_says_what_is_real_and_where() -> None:
-    text = sentence(
+@pytest.mark.slow
+def test_a_server_against_itself_is_rarely_called_different_at_any_of_ten_points() -> None:
+    chance = random.Random(1)
+    runs = [points(chance, 0.2, 0.08) for _ in range(200)]
+    wrong = sum(any(row.real for row in rows) for rows in runs)
+    assert wrong <= 16  # 5 % of 200 are 10, give or take two deviations
+    assert sum(any(row.by_itself for row in rows) for rows in runs) > 3 * max(wrong, 5)  # what it would be without the adjustment
+
+
+def test_a_difference_everywhere_is_still_found() -> None:
+    chance = random.Random(2)
+    rows = [row for _ in range(50) for row in points(chance, 0.23, 0.05)]
+    assert sum(row.real for row in rows) / len(rows) >= 0.85
+
+
+def test_p_values_are_adjusted_over_all_servers_compared() -> None:
+    first = ladder_of(cell_of(64, "cold", [0.100, 0.101, 0.102, 0.103, 0.104]))
+    slower = ladder_of(cell_of(64, "cold", [0.110, 0.111, 0.112, 0.113, 0.114]))
+    ((alone,),) = differences(first, [slower])
+    assert alone.real
+    assert alone.p_value_adjusted == alone.p_value
+    found = differences(first, [slower] + [first] * 9)
+    assert found[0][0].p_value == alone.p_value
+    assert found[0][0].p_value_adjusted == pytest.approx(10 * (alone.p_value or 0))
+    assert not found[0][0].real
+    assert found[0][0].by_itself
+
+
+def test_requests_that_were_sent_at_once_are_one_sample() -> None:
+    """Three samples of four requests each are three, not twelve: they queue behind each other."""
+    fast, slow = ([[centre + 0.001 * place for place in range(4)]] * 3 for centre in (0.1, 0.2))
+    ((row,),) = differences(ladder_of(cell_of(64, "cold", fast)), [ladder_of(cell_of(64, "cold", slow))])
+    assert (row.samples, row.p_value, row.real) == (3, None, False)
+    assert row.ttft_shift_seconds == pytest.approx(0.1)
+
+
+def test_prompts_of_different_counted_lengths_are_not_compared() -> None:
+    times = [0.100, 0.101, 0.102, 0.103, 0.104]
+    first = ladder_of(cell_of(1932, "cold", times, counted=1887))
+    second = ladder_of(cell_of(1932, "cold", [time / 2 for time in times], counted=512))
+    ((row,),) = differences(first, [second])
+    assert not row.real
+    assert not row.by_itself
+    assert row.as_json()["reason"] == "the servers counted prompts of 1887 and 512 tokens"
+    assert row.as_json()["prompt_tokens_measured"] == [1887, 512]
+    text = conclusion("A", "B", [row])
+    assert text.startswith("The servers counted different prompt lengths")
+    assert "1887 against 512 tokens at 1932 cold (54.1 µs against 99.6 µs per token)" in text
+    assert "sooner" not in text
+
+
+def test_counts_that_differ_by_a_few_tokens_are_compared() -> None:
+    times = [0.100, 0.101, 0.102, 0.103, 0.104]
+    first, second = ladder_of(cell_of(1000, "cold", times, counted=1000)), ladder_of(cell_of(1000, "cold", times, counted=1025))
+    assert differences(first, [second])[0][0].reason == ""
+
+
+def row_of(tokens: int, shift: float, ratio: float, *, real: bool, width: float = 0.01, p: float = 0.5, spread: float = 0.02) -> Difference:
+    row = Difference(tokens, "cold", shift, shift - width, shift + width, ratio, 0.001 if real else p, real)
+    return replace(row, samples=5, seconds=(0.2, 0.2 * ratio), spread_ratio=spread)
+
+
+def test_the_conclusion_says_what_is_real_and_where() -> None:
+    text = conclusion(
         "A", "B", [row_of(2048, -0.02, 0.9, real=True), row_of(8192, -0.08, 0.8, real=True), row_of(16384, 0.01, 1.01, real=False)]
     )
     assert text == (
@@ -56,10 +129,37 @@ def test_the_sentence_says_what_is_real_and_where() -> None:
     )
 
 
-def test_the_sentence_for_no_difference_and_for_too_few_samples() -> None:
-    assert "No real difference between A and B" in sentence("A", "B", [row_of(2048, 0.001, 1.0, real=False)])
-    assert "Too few samples" in sentence("A", "B", [Difference(1, "cold", 0.1, None, None, 1.1, None, False)])
-    assert "Nothing can be compared" in sentence("A", "B", [])
+def test_no_difference_says_how_large_a_one_could_have_been_seen() -> None:
+    rows = [row_of(2048, 0.001, 1.0, real=False, width=0.02), row_of(8192, 0.001, 1.0, real=False, width=0.03)]
+    assert conclusion("A", "B", rows) == (
+        "No real difference between A and B: chance explains what was seen at all 2 points."
+        " A shift below 20 ms to 30 ms (10 % to 15 %) would not have been seen."
+    )
+
+
+def test_contention_is_said() -> None:
+    text = conclusion("A", "B", [row_of(2048, 0.001, 1.0, real=False, spread=0.43)])
+    assert text.endswith("Samples of one length differ by up to ±43 %: other work ran meanwhile, and hides small differences.")
+    assert "other work" not in conclusion("A", "B", [row_of(2048, 0.001, 1.0, real=False, spread=0.15)])
+
+
+def test_a_point_that_differs_only_by_itself_asks_for_more_samples() -> None:
+    rows = [row_of(2048, 0.02, 1.1, real=False, p=0.008), *(row_of(n, 0.001, 1.0, real=False) for n in range(9))]
+    text = conclusion("A", "B", rows)
+    assert "2048 cold would look different alone, but among 10 points chance brings such a one" in text
+    assert "--repeat 10" in text
+
+
+def test_the_conclusion_for_too_few_samples() -> None:
+    assert "Too few samples" in conclusion("A", "B", [Difference(1, "cold", 0.1, None, None, 1.1, None, False)])
+    assert "Nothing can be compared" in conclusion("A", "B", [])
+
+
+def test_one_url_given_twice_is_said() -> None:
+    one, two = {"url": "http://a"}, {"url": "http://b"}
+    assert same(["A", "B", "C"], [one, two, one]) == ["A and C are the same URL: any difference is chance"]
+    assert same(["A", "B"], [one, two]) == []
+    assert [letters(number) for number in (0, 25, 26)] == ["A", "Z", "S27"]
 
 
 def test_what_differs_begins_with_engine_version_and_model() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from llm_exporter.probing.fit import (
@@ -74,10 +75,28 @@ def test_a_clear_curve_keeps_it_and_the_interval_holds_the_truth() -> None:
     assert held >= 7
 
 
+@pytest.mark.slow
+def test_without_a_quadratic_part_the_intervals_hold_what_a_small_one_would_do() -> None:
+    """A curve that cannot be seen bends the straight line: its own interval would hold the truth in hardly any run."""
+    lengths, truth = (2048, 4096, 8192, 16384, 32768), {"fixed_seconds": 0.03, "per_token_seconds": 2.5e-5}
+    chance = np.random.default_rng(3)
+    held, refused = dict.fromkeys(truth, 0), 0
+    for _ in range(40):
+        rows = [(n, list((0.03 + 2.5e-5 * n + 1e-10 * n * n) * np.exp(chance.normal(0, 0.03, 5)))) for n in lengths]
+        fit = fit_ttft(rows)
+        assert fit is not None
+        refused += fit.per_token_squared_seconds is None
+        for name, value in truth.items():
+            low, high = fit.intervals[name]
+            held[name] += low <= value <= high
+    assert refused >= 10  # else nothing was tested
+    assert min(held.values()) >= 36
+
+
 def test_two_lengths_have_no_quadratic_part_and_one_has_no_fit() -> None:
     fit = fit_ttft([(100, [0.1]), (200, [0.2])])
     assert fit is not None
-    assert (fit.per_token_squared_seconds, fit.note) == (None, "two lengths cannot show a quadratic part")
+    assert (fit.per_token_squared_seconds, fit.note) == (None, "two lengths cannot show one")
     assert fit_ttft([(100, [0.1, 0.2])]) is None
     assert fit_ttft([(100, []), (200, [0.1])]) is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -10,16 +11,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import pytest
 from click.testing import CliRunner
 
+from fakes.ladders import cell_of, ladder_of
 from fakes.probing import FakeProber, good
 from fakes.stream_player import Play, Request, Step, StreamPlayer, chat_chunk
 from llm_exporter.cli.compare import command as compare_command
+from llm_exporter.cli.measured_text import late_lines
 from llm_exporter.cli.measuring import parse_cache, parse_headers, parse_lengths
 from llm_exporter.cli.probe import command as probe_command
 from llm_exporter.errors import SourceError, UsageError
-from llm_exporter.probing.ladder import LadderRun, Plan, Server, fitting_lengths
+from llm_exporter.probing.document import fit_of, probe_document
+from llm_exporter.probing.ladder import Ladder, LadderRun, Plan, Server, fitting_lengths, lengths_asked_for
+from llm_exporter.probing.plot import plot_documents, titles
 from llm_exporter.probing.servers import ServerFacts
 from llm_exporter.sources.probe import ProbeReading
 
@@ -27,13 +33,13 @@ from llm_exporter.sources.probe import ProbeReading
 class Engine:
     """TTFT = fixed + per token · computed tokens; a prompt that was seen before costs its last block only."""
 
-    def __init__(self, fixed: float = 0.004, per_token: float = 4e-6, context: int = 40960) -> None:
+    def __init__(self, fixed: float = 0.004, per_token: float = 4e-6, context: int = 40960, model: str = "tiny") -> None:
         self.fixed, self.per_token = fixed, per_token
         self.seen: set[str] = set()
         self.active = self.most_active = 0
         self.lock = threading.Lock()
         self.pages = {
-            "/v1/models": json.dumps({"data": [{"id": "tiny", "max_model_len": context}]}).encode(),
+            "/v1/models": json.dumps({"data": [{"id": model, "max_model_len": context}]}).encode(),
             "/version": b'{"version": "0.32.0"}',
             "/metrics": b'vllm:cache_config_info{block_size="16",cache_dtype="auto",enable_prefix_caching="True"} 1.0\n',
         }
@@ -101,8 +107,10 @@ def test_probe_prints_a_table_and_draws(server: StreamPlayer, tmp_path: Path) ->
     result = CliRunner().invoke(probe_command, arguments, catch_exceptions=False, env={"COLUMNS": "160"})
     assert result.exit_code == 0
     assert "time to first token, ms" in result.stdout
-    assert "state it with --gpu" in result.stdout
-    assert "prefix cache at 512 tokens" in result.stdout
+    assert "not known: gpu, device, precision" in result.stdout
+    assert "name it with --gpu" in result.stdout
+    assert "trimmed: mean without the highest and lowest fifth" in result.stdout
+    assert "prefix cache at 512 tokens: warm ÷ cold" in result.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -118,7 +126,10 @@ def test_the_token_reaches_the_server_and_no_output(server: StreamPlayer) -> Non
 def test_concurrency_sends_that_many_at_once(engine: Engine, server: StreamPlayer) -> None:
     engine.fixed = 0.15
     document = run(probe_command, server.url, "--prompt-tokens", "64", "--repeat", "2", "--cache", "cold", "--concurrency", "4")
-    assert document["runs"][0]["n"] == 8
+    (row,) = document["runs"]
+    assert (row["n"], row["n_samples"]) == (8, 2)
+    assert len(row["ttft_seconds"]["samples"]) == 8
+    assert len(row["ttft_seconds"]["sample_medians"]) == 2
     assert engine.most_active == 4
 
 
@@ -187,6 +198,96 @@ def test_a_context_without_room_is_refused() -> None:
         fitting_lengths((2048,), 40, 8)
 
 
+def test_lengths_that_somebody_asked_for_are_not_replaced_by_others() -> None:
+    assert lengths_asked_for((4096, 1024, 64), 2048, 8) == (64, 1024)
+    assert lengths_asked_for((4096,), None, 8) == (4096,)
+    with pytest.raises(UsageError, match=r"4096 does not fit: the server's context of 2048 tokens holds prompts of up to 1932"):
+        lengths_asked_for((4096,), 2048, 8)
+
+
+def test_what_does_not_fit_is_named() -> None:
+    engine = Engine(context=2048)
+    with StreamPlayer(engine, pages=engine.pages) as player:
+        arguments = [player.url, "--prompt-tokens", "64,4096", "--repeat", "1", "--cache", "cold"]
+        result = CliRunner().invoke(probe_command, arguments, catch_exceptions=False, env={"COLUMNS": "160"})
+        assert "The context of 2048 tokens does not hold 4096 tokens. Measured: 64." in result.stderr
+        with pytest.raises(UsageError, match="4096 does not fit"):
+            CliRunner().invoke(probe_command, [player.url, "--prompt-tokens", "4096"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("model", ["m[awq]", "org/m[/bold]", "m[bold red]", "a\x1b[31mb\x1b]0;title\x07", "m$\\frac$", "m\u202ex"])
+def test_a_models_name_is_printed_as_it_is_and_is_no_command(tmp_path: Path, model: str) -> None:
+    engine = Engine(model=model)
+    common = ["--prompt-tokens", "64", "--repeat", "1", "--cache", "cold", "--plot"]
+    with StreamPlayer(engine, pages=engine.pages) as player:
+        one = CliRunner().invoke(probe_command, [player.url, *common, str(tmp_path / "a.png")], catch_exceptions=False)
+        two = CliRunner().invoke(compare_command, [player.url, player.url, *common, str(tmp_path / "b.png")], catch_exceptions=False)
+        assert player.posts[0].json["model"] == model
+    printable = "".join(letter if letter.isprintable() else "\ufffd" for letter in model)
+    for result in (one, two):
+        assert result.exit_code == 0
+        assert f"model {printable}\n" in result.stdout
+        assert "\x1b" not in result.output
+
+
+def test_compare_names_the_servers_a_and_b_and_says_when_they_are_one(server: StreamPlayer) -> None:
+    arguments = [server.url, server.url, "--prompt-tokens", "64", "--repeat", "3", "--cache", "cold"]
+    result = CliRunner().invoke(compare_command, arguments, catch_exceptions=False)
+    assert f"A  {server.url}  vllm 0.32.0, model tiny" in result.stdout
+    assert "A and B are the same URL: any difference is chance" in result.stdout
+    assert f"B ({server.url}) against A ({server.url})" in result.stdout
+    assert "With --repeat 3 no difference can be called real: it takes 4 samples." in " ".join(result.stderr.split())
+
+
+def test_a_credential_that_a_server_repeats_is_not_printed() -> None:
+    def echo(request: Request) -> Play:
+        error = json.dumps({"error": {"message": f"no access for {request.headers['authorization']}"}}).encode()
+        return Play([Step(0.0, b"data: " + error + b"\n\n")])
+
+    with StreamPlayer(echo, pages=Engine().pages) as player, pytest.raises(SourceError, match="no access for") as caught:
+        CliRunner().invoke(probe_command, [player.url], catch_exceptions=False, env={"LLM_EXPORTER_TOKEN": "sk-hidden-token"})
+    assert "sk-hidden" not in str(caught.value)
+
+
+def test_the_picture_tells_servers_apart_and_says_what_it_shows(tmp_path: Path) -> None:
+    def ladder(url: str) -> Ladder:
+        cold = [cell_of(tokens, "cold", [tokens * 1e-5, tokens * 1.1e-5], counted=tokens) for tokens in (512, 1024)]
+        return ladder_of(*cold, cell_of(512, "warm", [0.003, 0.004]), conditions={"prefix_cache": "on"}, url=url)
+
+    ladders = [ladder("http://a:1"), ladder("http://b:1")]
+    documents = [probe_document(each, "H200") for each in ladders]
+    picture = tmp_path / "f.svg"
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        plot_documents(documents, [fit_of(each) for each in ladders], picture, ["A", "B"])
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", picture.read_text())
+    for name in "AB":
+        for line in ("cold, median", "cold, fit", "warm, median"):
+            assert words.count(f"{name} {line}") == 1
+    assert "time to first token, ms" in words
+    assert any("A: http://a:1, vllm 0.32.0, m, gpu H200, prefix_cache on, concurrency 1" in word for word in words)
+    assert titles(documents[:1])[0].startswith("http://a:1, vllm 0.32.0, m")
+
+
+def test_samples_that_were_read_late_are_left_out_and_counted() -> None:
+    ladder = ladder_of(cell_of(512, "cold", [0.1, None, 0.12]), cell_of(1024, "cold", [None, None, None]))
+    document = probe_document(ladder)
+    first, second = document["runs"]
+    assert (first["n"], first["n_samples"], first["read_late"], first["ttft_seconds"]["median"]) == (2, 2, 1, pytest.approx(0.11))
+    assert (second["n"], second["read_late"], second["ttft_seconds"]["median"]) == (0, 3, None)
+    assert late_lines(document) == ["4 of 6 samples were read late by this machine: left out"]
+    assert late_lines(probe_document(ladder_of(cell_of(512, "cold", [0.1])))) == []
+
+
+def test_requests_at_once_are_one_sample_for_every_statistic() -> None:
+    """Each sample of three requests queues in steps of 0.1 s: alike from sample to sample, so nothing else ran meanwhile."""
+    cells = [cell_of(tokens, "cold", [[base, base + 0.1, base + 0.2]] * 5) for tokens, base in ((512, 0.1), (1024, 0.2))]
+    document = probe_document(ladder_of(*cells))
+    assert document["runs"][0]["n"] == 15
+    assert document["runs"][0]["ttft_seconds"]["max"] == pytest.approx(0.3)
+    assert document["runs"][0]["ttft_seconds"]["spread_ratio"] == 0.0
+    assert document["fit"]["contended"] is False
+
+
 SERVER = Server("http://a", ServerFacts(models=("m",), engine="vllm"), "m")
 
 
@@ -241,6 +342,7 @@ def test_bad_lengths_are_named(text: str) -> None:
 
 def test_cache_and_headers_are_checked() -> None:
     assert parse_cache("warm,cold,warm") == ("warm", "cold")
+    assert parse_cache("both") == ("cold", "warm")
     with pytest.raises(UsageError, match="'hot'"):
         parse_cache("hot")
     with pytest.raises(UsageError, match="Name: value"):

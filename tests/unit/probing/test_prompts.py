@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,57 @@ def test_a_scale_forgets_old_prompts() -> None:
     for _ in range(16):
         scale.learn(400, 100)
     assert scale.characters(100) == 400
+
+
+@pytest.mark.parametrize("tokens", [1, 10**309, 10**400])
+def test_a_made_up_count_is_not_learned(tokens: int) -> None:
+    """A server that calls every prompt one token long must not be sent ever longer ones."""
+    scale = TokenScale()
+    for _ in range(10):
+        characters = scale.characters(64)
+        assert characters == round(64 * 4.5)
+        scale.learn(characters, tokens)
+    assert not scale.learned
+
+
+@pytest.mark.parametrize("counts", [((1600, 100), (3200, 101)), ((16, 1), (160000, 10000))])
+def test_a_prompt_is_never_longer_than_any_tokenizer_would_need(counts: tuple[tuple[int, int], ...]) -> None:
+    scale = TokenScale()
+    for characters, tokens in counts:
+        scale.learn(characters, tokens)
+    assert 1 <= scale.characters(2048) <= 2048 * 16
+
+
+def sent(scale: TokenScale, wanted: int, tokens_of: Callable[[int], int]) -> tuple[int, int]:
+    """Asks as the runner does. (Requests, count of the last.)"""
+    requests = 0
+    while True:
+        characters = max(16, scale.characters(wanted))
+        counted = tokens_of(characters)
+        scale.learn(characters, counted)
+        requests += 1
+        if not scale.missed(wanted, counted):
+            return requests, counted
+
+
+def test_the_first_reading_of_an_unknown_tokenizer_is_a_lesson() -> None:
+    """A tokenizer with few words and a template made 166 tokens of a prompt of 64: that is no reading of 64."""
+    scale = TokenScale()
+    requests, counted = sent(scale, 64, lambda characters: 40 + round(0.4375 * characters))
+    assert counted == pytest.approx(64, abs=16)
+    assert 2 <= requests <= 3
+    assert sent(scale, 64, lambda characters: 40 + round(0.4375 * characters))[0] == 1
+
+
+def test_a_length_that_is_met_is_not_asked_again() -> None:
+    assert sent(TokenScale(), 2048, lambda characters: round(characters / 4.5) + 20)[0] == 1
+    assert not TokenScale().missed(64, None)
+
+
+def test_lessons_end_where_a_length_cannot_be_met() -> None:
+    long_template, random_counts = TokenScale(), TokenScale()
+    first = sent(long_template, 64, lambda characters: 500 + characters // 4)[0]
+    assert first <= 4
+    assert [sent(long_template, 64, lambda characters: 500 + characters // 4)[0] for _ in range(5)] == [1] * 5
+    chance = random.Random(3)
+    assert sum(sent(random_counts, 64, lambda characters: chance.randint(characters // 8, characters))[0] for _ in range(100)) < 400
