@@ -1,5 +1,6 @@
 """The parent's side of the probe process: starts it, gives it requests, waits for answers with a deadline, starts it again when it dies.
 
+What may have reached a server is never sent again: it counts as sent, and its reading says how it was lost.
 Used by `probing/runner.py` in the daemon and by the command line. Thread-safe. Secrets go through the pipe, never on a command line.
 """
 
@@ -11,20 +12,37 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from llm_exporter.errors import FetchError, LlmExporterError
-from llm_exporter.sources.probe import ProbeCall, ProbeReading, TlsSettings
+from llm_exporter.sources.probe import SENT_RESULTS, ProbeCall, ProbeReading, TlsSettings
 
-# Beyond the probe's own deadline: the child always answers by then, unless it is stuck.
+# Beyond the probe's own deadline: the child answers by then even for a thread that hangs, unless it is stuck as a whole.
 _GRACE_SECONDS = 5.0
+_CHILD = (sys.executable, "-m", "llm_exporter.probing.worker")
+# Reasons of `list_models` beside http_NNN; a bug of ours is none of them.
+_REASONS = frozenset({*SENT_RESULTS} - {"success"})
 
 
 class ProbeProcessLost(LlmExporterError):
-    """The probe process died or got stuck twice in a row on the same request."""
+    """The pool was closed, so the probe is given up: the exporter ends."""
+
+
+class _Lost(Exception):
+    """A request has no answer. Never leaves this module.
+
+    Attributes:
+        result, detail: as of a reading.
+        sent: the server may have got it.
+    """
+
+    def __init__(self, result: str, detail: str, *, sent: bool) -> None:
+        super().__init__(detail)
+        self.result, self.detail, self.sent = result, detail, sent
 
 
 class Prober(Protocol):
@@ -51,9 +69,14 @@ class _Waiting:
 
 
 class ProbePool:
-    """Owns the one child process. Started at first use; `close` ends it."""
+    """Owns the one child process. Started at first use; `close` ends it.
 
-    def __init__(self) -> None:
+    Args:
+        command: of the child; tests have children of their own.
+    """
+
+    def __init__(self, command: Sequence[str] = _CHILD) -> None:
+        self._command = command
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._process: subprocess.Popen[str] | None = None
@@ -69,8 +92,8 @@ class ProbePool:
         self.close()
 
     def start(self) -> None:
-        """Starts the child unless it runs."""
-        with self._lock:
+        """Starts the child unless it runs. Where it cannot be started now, the next probe tries again and says so."""
+        with self._lock, contextlib.suppress(_Lost):
             self._closed = False
             self._running()
 
@@ -89,31 +112,41 @@ class ProbePool:
         return process.pid if process is not None and process.poll() is None else None
 
     def measure(self, call: ProbeCall) -> ProbeReading:
-        """Sends one probe and waits for its end.
+        """Sends one probe and waits for its end. One that the probe process loses is a failed reading.
 
         Raises:
-            ProbeProcessLost: twice no answer.
+            ProbeProcessLost: the pool is closed.
         """
-        answer = self._ask({"op": "probe", "call": asdict(call)}, call.timeout_seconds)
-        if "reading" not in answer:
-            raise ProbeProcessLost(str(answer.get("error", {}).get("detail", "no reading")))
-        return ProbeReading.from_json(answer["reading"])
+        began = time.monotonic()
+        try:
+            answer = self._ask({"op": "probe", "call": asdict(call)}, call.timeout_seconds)
+            if "reading" in answer:
+                return ProbeReading.from_json(answer["reading"])
+            problem = answer["error"]
+            lost = _Lost("timeout" if problem["reason"] == "timeout" else "truncated", problem["detail"], sent=True)
+        except _Lost as error:
+            lost = error
+        return ProbeReading(lost.result, lost.detail, duration_seconds=time.monotonic() - began, request_sent=lost.sent)
 
     def list_models(self, url: str, headers: Mapping[str, str], tls: TlsSettings, timeout_seconds: float) -> tuple[list[str], int | None]:
         """Served names and the context limit of the first.
 
         Raises:
-            FetchError: the list does not come.
-            ProbeProcessLost: twice no answer.
+            FetchError: the list does not come; by the words of the probe's results.
+            ProbeProcessLost: the pool is closed.
         """
         request = {"op": "models", "url": url, "headers": dict(headers), "tls": asdict(tls), "timeout_seconds": timeout_seconds}
-        answer = self._ask(request, 2 * timeout_seconds)
+        try:
+            answer = self._ask(request, timeout_seconds)
+        except _Lost as lost:
+            raise FetchError(lost.result, lost.detail) from None
         if "error" in answer:
-            raise FetchError(answer["error"]["reason"], answer["error"]["detail"])
+            reason, detail = answer["error"]["reason"], answer["error"]["detail"]
+            raise FetchError(reason if reason in _REASONS or reason.startswith("http_") else "truncated", detail)
         return list(answer["models"]), answer["context_tokens"]
 
     def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        for _ in range(2):
+        for _ in range(2):  # a second time only where the first child cannot have read the request
             with self._lock:
                 if self._closed:
                     raise ProbeProcessLost("the probe process was ended, so this probe is given up")
@@ -121,39 +154,59 @@ class ProbePool:
                 waiting = _Waiting(process)
                 number = next(self._ids)
                 self._waiting[number] = waiting
-                self._write(process, json.dumps({"id": number, **request}) + "\n")
-            if not waiting.ready.wait(seconds + _GRACE_SECONDS):
-                process.kill()
+                if not self._write(process, json.dumps({"id": number, **request}) + "\n"):
+                    del self._waiting[number]
+                    continue
+            answered = waiting.ready.wait(seconds + _GRACE_SECONDS)
             with self._lock:
                 self._waiting.pop(number, None)
+                closed = self._closed
+                if waiting.answer is None and not answered:
+                    self._replace(process)
             if waiting.answer is not None:
                 return waiting.answer
-        raise ProbeProcessLost("the probe process gave no answer, twice; see its messages on stderr")
+            if closed:
+                raise ProbeProcessLost("the probe process was ended, so this probe is given up")
+            if answered:
+                raise _Lost("truncated", "the probe process ended while this probe ran", sent=True)
+            raise _Lost("timeout", "the probe process was stuck and is started again", sent=True)
+        raise _Lost("connect", "the probe process takes no requests; see its messages on stderr", sent=False)
 
-    @staticmethod
-    def _write(process: subprocess.Popen[str], line: str) -> None:
-        """Puts a request into the child's pipe. The lock is held: a stuck child that does not read a long prompt must not keep it."""
+    def _write(self, process: subprocess.Popen[str], line: str) -> bool:
+        """Puts a request into the child's pipe; False where the child cannot have got all of it, and it is replaced.
+
+        The lock is held: a stuck child that does not read a long prompt must not keep it.
+        """
         assert process.stdin is not None
         watch = threading.Timer(_GRACE_SECONDS, process.kill)
         watch.daemon = True
         watch.start()
-        # a pipe that broke just now: the reader's end tells all who wait
-        with contextlib.suppress(OSError):
+        try:
             process.stdin.write(line)
             process.stdin.flush()
-        watch.cancel()
+        except (OSError, ValueError):  # ValueError: the reader's end has closed it
+            self._replace(process)  # half a line may be in its pipe
+            return False
+        finally:
+            watch.cancel()
+        return True
+
+    def _replace(self, process: subprocess.Popen[str]) -> None:
+        """Ends a child, which gets no further request; the reader's end tells all who still wait for it. The lock is held."""
+        if self._process is process:
+            self._process = None
+        process.kill()
 
     def _running(self) -> subprocess.Popen[str]:
         """The child, started again where it has ended. The lock is held."""
         if self._process is not None and self._process.poll() is None:
             return self._process
-        self._process = process = subprocess.Popen(
-            [sys.executable, "-m", "llm_exporter.probing.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-        )
+        try:
+            self._process = process = subprocess.Popen(  # noqa: S603  # the command is our own
+                list(self._command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+            )
+        except OSError as error:
+            raise _Lost("connect", f"the probe process cannot be started: {error.strerror}", sent=False) from None
         self.starts += 1
         threading.Thread(target=self._read, args=(process,), daemon=True, name="probe-answers").start()
         return process

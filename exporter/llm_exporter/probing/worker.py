@@ -15,58 +15,92 @@ import json
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from llm_exporter.errors import FetchError
 from llm_exporter.probing.servers import Asker, list_models
 from llm_exporter.sources.probe import ProbeCall, TlsSettings, measure
 
-_MOST_AT_ONCE = 256
+_MOST_AT_ONCE = 1024  # above what the parent's scheduler and `/probe` send at once
 _COLLECT_EVERY = 50
+# Every request has a deadline of its own. A thread that has not answered so much later hangs, and is answered for.
+OVERDUE_SECONDS = 2.0
+_LOOK_SECONDS = 1.0
 
 
 class Worker:
-    """Answers requests, each in its own thread.
+    """Answers requests, each in its own thread, and each exactly once.
 
     Args:
         output: where the answers go, one line each.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, output: TextIO) -> None:
-        self._output = output
+    def __init__(self, output: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._output, self._clock = output, clock
         self._writing = threading.Lock()
         self._places = threading.BoundedSemaphore(_MOST_AT_ONCE)
-        self._active, self._done = 0, 0
+        self._open: dict[int, float] = {}  # id → moment from which its thread counts as hanging
+        self._done = 0
         self._counting = threading.Lock()
 
     def serve(self, lines: TextIO) -> None:
         """Until the parent closes the pipe."""
         for line in lines:
-            if line.strip():
-                self._places.acquire()
+            try:
                 request = json.loads(line)
-                threading.Thread(target=self._answer, args=(request,), daemon=True, name=f"probe-{request['id']}").start()
+            except ValueError:
+                continue  # the parent died while it wrote
+            self._places.acquire()
+            self._open[request["id"]] = self._clock() + _seconds_of(request) + OVERDUE_SECONDS
+            threading.Thread(target=self._answer, args=(request,), daemon=True, name=f"probe-{request['id']}").start()
+
+    def look(self) -> None:
+        """Answers for the requests whose thread hangs, so that one of them never looks like a process that is stuck."""
+        now = self._clock()
+        for number, until in list(self._open.items()):
+            if now > until:
+                self._tell(number, _error("timeout", "the probe process gave up waiting for its own request"))
+
+    def look_always(self) -> None:
+        """`look`, for ever; a thread of its own runs it."""
+        while True:
+            time.sleep(_LOOK_SECONDS)
+            self.look()
 
     def _answer(self, request: dict[str, Any]) -> None:
-        with self._counting:
-            self._active += 1
         try:
             answer = answer_to(request)
+            json.dumps(answer)
         except FetchError as error:
-            answer = {"error": {"reason": error.reason, "detail": error.detail}}
+            answer = _error(error.reason, error.detail)
         except Exception as error:  # noqa: BLE001  # a bug must reach the parent instead of leaving it waiting
-            answer = {"error": {"reason": "bug", "detail": f"{type(error).__name__} in the probe process"}}
-        finally:
-            self._places.release()
-        text = json.dumps({"id": request["id"], **answer})
-        with self._writing:
-            self._output.write(text + "\n")
-            self._output.flush()
+            answer = _error("bug", f"{type(error).__name__} in the probe process")
+        self._tell(request["id"], answer)
+
+    def _tell(self, number: int, answer: dict[str, Any]) -> None:
         with self._counting:
-            self._active -= 1
+            if self._open.pop(number, None) is None:
+                return  # its thread was answered for
             self._done += 1
-            if self._active == 0 and self._done % _COLLECT_EVERY == 0:
-                gc.collect()
+            collect = not self._open and self._done % _COLLECT_EVERY == 0
+        self._places.release()
+        with self._writing:
+            self._output.write(json.dumps({"id": number, **answer}) + "\n")
+            self._output.flush()
+        if collect:
+            gc.collect()
+
+
+def _error(reason: str, detail: str) -> dict[str, Any]:
+    return {"error": {"reason": reason, "detail": detail}}
+
+
+def _seconds_of(request: dict[str, Any]) -> float:
+    """The request's own deadline."""
+    return float(request["timeout_seconds"] if request["op"] == "models" else request["call"]["timeout_seconds"])
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +126,9 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
-    Worker(sys.stdout).serve(sys.stdin)
+    worker = Worker(sys.stdout)
+    threading.Thread(target=worker.look_always, daemon=True, name="overdue").start()
+    worker.serve(sys.stdin)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fakes.stream_player import Play, Step, StreamPlayer, chat_chunk, chat_play
+from fakes.servers import FakeServer, drip_head
+from fakes.stream_player import Play, Step, StreamPlayer, chat_play
 from llm_exporter.errors import FetchError
+from llm_exporter.probing import worker
 from llm_exporter.probing.pool import ProbePool, ProbeProcessLost
-from llm_exporter.sources.probe import ProbeCall, TlsSettings
+from llm_exporter.sources.probe import SENT_RESULTS, ProbeCall, ProbeReading, TlsSettings
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +72,127 @@ def test_a_hung_target_does_not_delay_another(pool: ProbePool) -> None:
         thread.join()
 
 
-def test_a_child_that_is_killed_is_started_again_and_the_probe_is_repeated() -> None:
-    play = Play([Step(0.3, chat_chunk({"content": "x"})), Step(0.3, chat_chunk({}, "stop") + b"data: [DONE]\n\n")])
-    with ProbePool() as pool, StreamPlayer(play) as server:
-        results = []
-        thread = threading.Thread(target=lambda: results.append(pool.measure(call(server.url)).result))
-        thread.start()
-        while not server.posts:
+def test_a_child_that_is_killed_is_started_again_and_what_it_had_sent_counts_and_is_not_sent_again() -> None:
+    with ProbePool() as pool, StreamPlayer(Play([Step(60.0, None)])) as hung, StreamPlayer(chat_play()) as healthy:
+        results: list[ProbeReading] = []
+        threads = [threading.Thread(target=lambda: results.append(pool.measure(call(hung.url)))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        while len(hung.posts) < 3:
             time.sleep(0.01)
         assert pool.pid is not None
         os.kill(pool.pid, signal.SIGKILL)
-        thread.join(60)
-        assert results == ["success"]
-        assert pool.starts == 2
+        for thread in threads:
+            thread.join(60)
+        assert [(reading.result, reading.request_sent) for reading in results] == [("truncated", True)] * 3
+        assert all(reading.duration_seconds > 0 for reading in results)
+        assert pool.measure(call(healthy.url)).success
+        assert (len(hung.posts), len(healthy.posts), pool.starts) == (3, 1, 2)
+
+
+def test_a_list_that_drips_disturbs_no_other_probe() -> None:
+    with ProbePool() as pool, FakeServer(drip_head(0.05)) as drips, StreamPlayer(chat_play(ttft=1.5)) as slow:
+        results: list[ProbeReading] = []
+        thread = threading.Thread(target=lambda: results.append(pool.measure(call(slow.url))))
+        thread.start()
+        with pytest.raises(FetchError) as caught:
+            pool.list_models(drips.url, {}, TlsSettings(), 0.3)
+        thread.join(30)
+        assert caught.value.reason == "timeout"
+        assert [reading.result for reading in results] == ["success"]
+        assert pool.starts == 1
+
+
+HAS_A_BUG = """
+import sys, json
+for line in sys.stdin:
+    print(json.dumps({"id": json.loads(line)["id"], "error": {"reason": "bug", "detail": "ValueError in the probe process"}}), flush=True)
+"""
+CHILDREN = {
+    "dies on each request": ("import sys; sys.stdin.readline()", "truncated", True),
+    "answers nonsense": ("import sys; sys.stdin.readline(); print('nonsense', flush=True); sys.stdin.read()", "truncated", True),
+    "is stuck": ("import sys; sys.stdin.read()", "timeout", True),
+    "has a bug": (HAS_A_BUG, "truncated", True),
+}
+
+
+@pytest.mark.parametrize(("code", "result", "sent"), CHILDREN.values(), ids=CHILDREN)
+def test_a_probe_that_the_child_loses_is_a_failed_reading(code: str, result: str, sent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_exporter.probing.pool._GRACE_SECONDS", 0.2)
+    with ProbePool([sys.executable, "-c", code]) as pool:
+        reading = pool.measure(call("http://127.0.0.1:1", 0.5))
+        assert (reading.result, reading.request_sent) == (result, sent)
+        assert reading.result in SENT_RESULTS
+        with pytest.raises(FetchError) as caught:
+            pool.list_models("http://127.0.0.1:1", {}, TlsSettings(), 0.5)
+        assert caught.value.reason == result
+
+
+def test_a_child_that_cannot_be_started_is_a_probe_that_was_not_sent() -> None:
+    with ProbePool(["/nonexistent/python"]) as pool:
+        reading = pool.measure(call("http://127.0.0.1:1"))
+        assert (reading.result, reading.request_sent) == ("connect", False)
+        assert "cannot be started" in reading.detail
+
+
+class Output:
+    """What a worker has said."""
+
+    def __init__(self) -> None:
+        self.lines: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def write(self, text: str) -> None:
+        self.lines.put(json.loads(text))
+
+    def flush(self) -> None:
+        pass
+
+
+def request_line(number: int, seconds: float = 5.0) -> str:
+    return json.dumps({"id": number, "op": "probe", "call": asdict(call("http://127.0.0.1:1", seconds))}) + "\n"
+
+
+def test_a_request_whose_thread_hangs_is_answered_for_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    release, now, output = threading.Event(), [100.0], Output()
+
+    def hang(asked: ProbeCall) -> ProbeReading:
+        if asked.timeout_seconds == 5.0:
+            release.wait(10)
+        return ProbeReading("success")
+
+    monkeypatch.setattr(worker, "measure", hang)
+    child = worker.Worker(output, clock=lambda: now[0])  # type: ignore[arg-type]
+    child.serve([request_line(1), request_line(2, 60.0)])  # type: ignore[arg-type]
+    assert output.lines.get(timeout=5)["id"] == 2
+    now[0] += 5.0
+    child.look()
+    assert output.lines.empty()
+    now[0] += worker.OVERDUE_SECONDS + 0.1
+    child.look()
+    child.look()
+    assert output.lines.get(timeout=5) == {
+        "id": 1,
+        "error": {"reason": "timeout", "detail": "the probe process gave up waiting for its own request"},
+    }
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "probe-1":
+            thread.join(5)
+    assert output.lines.empty(), "each request is answered once"
+
+
+@pytest.mark.parametrize("outcome", [ValueError("x"), MemoryError(), ProbeReading("success", completion_tokens=10**5000)])
+def test_a_bug_in_the_child_is_an_answer(outcome: Exception | ProbeReading, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: ProbeCall) -> ProbeReading:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(worker, "measure", broken)
+    output = Output()
+    worker.Worker(output).serve(["{half a line\n", request_line(7)])  # type: ignore[arg-type]
+    answer = output.lines.get(timeout=5)
+    assert (answer["id"], answer["error"]["reason"]) == (7, "bug")
 
 
 def test_after_the_end_no_child_is_started_again() -> None:
