@@ -54,7 +54,11 @@ class Settings:
 def options(command: _Command) -> _Command:
     """Adds the common flags to a click command."""
     rows = (
-        click.option("--prompt-tokens", metavar="N,N,…", help="Prompt lengths in tokens. Default: 2K to 32K, capped by the context."),
+        click.option(
+            "--prompt-tokens",
+            metavar="N,N,…",
+            help="Prompt lengths in tokens, 2048 or 2K. Default: 2K to 32K, as far as the context holds.",
+        ),
         click.option(
             "--cache", default="cold,warm", show_default=True, help="cold, warm or both (cold,warm): is the prompt in the prefix cache?"
         ),
