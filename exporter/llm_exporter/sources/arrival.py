@@ -4,8 +4,9 @@ In: a socket. Out: a `Wait` that ended with the socket readable, and by `place` 
 `sources/wire.py` is the only caller.
 
 The kernel stamps each packet, but joins packets that nobody fetches, and keeps the last one's time alone. So a reader that woke late sees
-many tokens at the moment of the last of them. What tells is how long the reader itself did not run: it waits in short slices, and the
-scheduler counts for each thread how long it was ready and had no core (`/proc/thread-self/schedstat`, second field).
+many tokens at the moment of the last of them. What tells is how long the reader itself did not run: the scheduler counts for each thread
+how long it was ready and had no core (`/proc/thread-self/schedstat`, second field), and a wait that lasts longer than it was asked to
+shows a process that was stopped. Waits are cut into slices for that; longer ones see less, shorter ones wake the thread for nothing.
 """
 
 from __future__ import annotations
@@ -19,23 +20,26 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-# A slice of the wait is this share of the time waited so far: it bounds what stays unknown where the kernel joined packets.
-_SLICE_SHARE = 0.02
-_SLICE_SECONDS = (0.001, 0.05)
+# A slice of the wait is this share of the time waited so far, within these bounds.
+_SLICE_SHARE = 0.1
+_SLICE_SECONDS = (0.02, 0.25)
 _SLACK_SECONDS = 0.001  # what a timer may be late on a machine that is not
+_SLEPT_SECONDS = 0.0001  # a call that returns sooner did not sleep
 
 
 class Wait(NamedTuple):
     """The last slice of a wait. Monotonic seconds.
 
     Attributes:
-        began_at: nothing had arrived yet.
+        empty_at: nothing had arrived yet.
+        asked_at: the thread asked the kernel to be woken.
         ended_at: the thread ran again, and bytes were there.
         slice_seconds: how long it had asked to wait at most.
-        without_core: how long within it the thread was ready to run and had no core.
+        without_core: how long after `asked_at` it was ready to run and had no core.
     """
 
-    began_at: float
+    empty_at: float
+    asked_at: float
     ended_at: float
     slice_seconds: float
     without_core: float
@@ -47,7 +51,7 @@ class Arrival(NamedTuple):
     Attributes:
         first_at: the first of them, as well as can be told.
         last_at: the last of them; the kernel's time where it gives one.
-        error: how much earlier the first of them may have come.
+        error: how far `first_at` may be off.
     """
 
     first_at: float
@@ -59,34 +63,49 @@ def place(wait: Wait, stamped_at: float | None, now: float) -> Arrival:
     """Between which moments the bytes came that were read at `now`, right after `wait`.
 
     Args:
-        wait: at its beginning nothing had arrived.
+        wait: how the thread waited for them.
         stamped_at: the kernel's time of the last packet; None where it gave none. Outside of the wait it is not believed: then the
             wall clock, on which it is given, was set meanwhile.
         now: monotonic seconds, as all moments here.
     """
     last_at = now
-    if stamped_at is not None and wait.began_at - _SLACK_SECONDS <= stamped_at <= now:
+    if stamped_at is not None and wait.empty_at - _SLACK_SECONDS <= stamped_at <= now:
         last_at = stamped_at
-    waited = wait.ended_at - wait.began_at - wait.without_core
-    if waited > wait.slice_seconds + _SLACK_SECONDS:  # stopped, or the whole machine stood still: the bytes may have come at any moment
-        return Arrival(min(wait.began_at, last_at), last_at, last_at - min(wait.began_at, last_at))
-    first_at = min(max(wait.began_at, wait.ended_at - wait.without_core), last_at)
-    return Arrival(first_at, last_at, max(0.0, first_at - wait.began_at))
+    slept = wait.ended_at - wait.asked_at - wait.without_core
+    if slept < _SLEPT_SECONDS:  # the bytes were there before the thread asked
+        first_at, earliest = wait.asked_at, wait.empty_at
+    elif slept < wait.slice_seconds - _SLACK_SECONDS:  # the first of them woke the thread
+        first_at = earliest = wait.ended_at - wait.without_core
+    elif slept <= wait.slice_seconds + _SLACK_SECONDS:  # the end of the slice may have, and they came while it had no core
+        first_at, earliest = wait.ended_at, wait.ended_at - wait.without_core
+    else:  # the process was stopped, or the whole machine stood still: they may have come at any moment
+        return Arrival(min(wait.asked_at, last_at), last_at, max(0.0, last_at - wait.asked_at))
+    first_at = min(first_at, last_at)
+    return Arrival(first_at, last_at, max(0.0, first_at - earliest))
 
 
 class Waiter:
     """Waits until one socket can be read.
 
     Args:
-        since: from when the time waited so far is counted, monotonic seconds.
+        since: from when the time waited so far is counted, monotonic seconds; nothing had arrived then.
     """
 
     def __init__(self, sock: socket.socket, since: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._poll, self.since, self._clock = select.poll(), since, clock
+        self._poll, self._clock = select.poll(), clock
         self._poll.register(sock, select.POLLIN)
         self._schedstat: int | None = None
         with contextlib.suppress(OSError):  # no Linux, or a kernel without scheduler statistics
             self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self.restart(since)
+
+    def restart(self, since: float) -> None:
+        """Counts the time waited from `since`, when nothing had arrived."""
+        self._since = self._empty_at = since
+
+    def emptied(self, at: float) -> None:
+        """All that had arrived at the moment `at` has been read."""
+        self._empty_at = at
 
     def close(self) -> None:
         """Gives the file back."""
@@ -103,16 +122,18 @@ class Waiter:
         end = self._clock() + seconds
         while True:
             before = self._without_core()
-            began = self._clock()
-            if began >= end:
+            asked = self._clock()
+            if asked >= end:
                 raise TimeoutError
             shortest, longest = _SLICE_SECONDS
-            wanted = min(end - began, max(shortest, min(longest, (began - self.since) * _SLICE_SHARE)))
+            wanted = min(end - asked, max(shortest, min(longest, (asked - self._since) * _SLICE_SHARE)))
             milliseconds = math.ceil(wanted * 1e3)  # poll knows no shorter ones
             ready = self._poll.poll(milliseconds)
             ended = self._clock()
+            without_core = self._without_core() - before
             if ready:
-                return Wait(began, ended, milliseconds / 1e3, self._without_core() - before)
+                return Wait(self._empty_at, asked, ended, milliseconds / 1e3, without_core)
+            self._empty_at = max(asked, ended - without_core)
 
     def _without_core(self) -> float:
         """Seconds in which this thread was ready and had no core, since it began."""

@@ -24,6 +24,7 @@ from llm_exporter.sources.arrival import Arrival, Waiter, place
 READ_BYTES = 65536
 # Linux: SO_TIMESTAMPNS. recvmsg then tells when the kernel received the last packet of what it returns (TCP since Linux 4.13).
 _SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
+_REST_SECONDS = 0.001  # from the start of the sending thread to the request, so that the other one waits by then
 _STAMP = struct.Struct("@qq")
 
 
@@ -64,6 +65,8 @@ class Connection:
         self.lag_seconds: float | None = None
         self._socket: socket.socket | None = None
         self._waiter: Waiter | None = None
+        self._sender: threading.Thread | None = None
+        self._send_error: FetchError | None = None
         self._tls: ssl.SSLObject | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
 
@@ -71,6 +74,10 @@ class Connection:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if self._socket is not None and self._sender is not None and self._sender.is_alive():
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._sender.join(1.0)
         if self._waiter is not None:
             self._waiter.close()
         if self._socket is not None:
@@ -92,6 +99,7 @@ class Connection:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError):  # no Linux: our own clock then
             sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        sock.settimeout(deadline.left())  # reads come after a wait for bytes, so they never last
         self._waiter = Waiter(sock, connected)
         if context is not None:
             try:
@@ -102,26 +110,36 @@ class Connection:
             self.tls_seconds = time.monotonic() - connected
 
     def send(self, request: bytes, deadline: Deadline) -> None:
-        """Sends all of the request, and notes the moment before its last bytes went to the kernel.
+        """Begins to send the request in a thread of its own, which notes the moment before the last bytes went to the kernel.
 
-        The moment is taken before and not after the call: the server can answer before the call returns to us.
-
-        Raises:
-            FetchError: timeout; truncated where the server hung up.
+        So this thread waits for the answer before the request leaves. On a machine with more work than cores the sender loses its core as
+        soon as a server beside it has something to do, and would ask for the answer only after it had come. The moment is taken before
+        and not after the call: the server can answer before the call returns. What fails here is raised by `pieces`.
         """
         if self._tls is not None:
             self._tls.write(request)
             request = self._outgoing.read()
+        self._sender = threading.Thread(target=self._send_soon, args=(request, deadline), daemon=True, name="probe-send")
+        assert self._waiter is not None
+        self._waiter.restart(time.monotonic())
+        self._sender.start()
+
+    def _send_soon(self, request: bytes, deadline: Deadline) -> None:
+        time.sleep(_REST_SECONDS)
         self.request_started = True
-        self._send_raw(request, deadline)
-        if self._waiter is not None and self.sent_at is not None:
-            self._waiter.since = self.sent_at
+        try:
+            self._send_raw(request, deadline)
+        except FetchError as error:
+            self._send_error = error
+            assert self._socket is not None
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for an answer
 
     def pieces(self, deadline: Deadline, idle_seconds: Callable[[], float]) -> Iterator[tuple[Arrival, bytes]]:
         """(moments of arrival, bytes) until the server closes. `idle_seconds` is asked before each read.
 
         Raises:
-            FetchError: timeout; truncated where the connection broke.
+            FetchError: timeout; truncated where the connection broke; what failed in sending, where no answer came.
         """
         while True:
             try:
@@ -130,11 +148,13 @@ class Connection:
                 deadline.left()
                 raise FetchError("timeout", "the stream fell silent") from None
             except OSError as error:
-                raise FetchError("truncated", f"the connection broke: {error.strerror or error}") from None
+                raise self._send_error or FetchError("truncated", f"the connection broke: {error.strerror or error}") from None
             data = raw if self._tls is None else self._decrypt(raw)
             if data:
                 yield arrival, data
             if not raw:
+                if self._send_error is not None:
+                    raise self._send_error
                 return
 
     def _shake_hands(self, deadline: Deadline) -> None:
@@ -194,8 +214,10 @@ class Connection:
         assert self._socket is not None
         assert self._waiter is not None
         wait = self._waiter.wait(seconds)
-        self._socket.settimeout(seconds)
+        before = time.monotonic()
         raw, ancillary, _, _ = self._socket.recvmsg(READ_BYTES, 64)
+        if len(raw) < READ_BYTES:
+            self._waiter.emptied(before)
         now, wall_ns = time.monotonic(), time.time_ns()
         stamped_at = None
         for level, kind, value in ancillary:

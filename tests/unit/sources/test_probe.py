@@ -345,14 +345,14 @@ def test_silence_before_the_first_token_has_the_whole_timeout(first: bytes) -> N
 
 
 def test_an_answer_before_the_request_is_complete_has_no_time_to_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Connection.send
+    original = Connection._send_raw
 
-    def slow(self: Connection, request: bytes, deadline: Deadline) -> None:
-        original(self, request, deadline)
+    def slow(self: Connection, data: bytes, deadline: Deadline) -> None:
+        original(self, data, deadline)
         assert self.sent_at is not None
         self.sent_at += 1.0
 
-    monkeypatch.setattr(Connection, "send", slow)
+    monkeypatch.setattr(Connection, "_send_raw", slow)
     with StreamPlayer(chat_play(ttft=0.01)) as server:
         reading = measure(call(server.url))
     assert (reading.result, reading.time_to_first_token_seconds) == ("success", None)
