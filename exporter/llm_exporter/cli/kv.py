@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from llm_exporter.errors import ConfigError, UsageError
@@ -43,7 +44,7 @@ class Tokens(click.ParamType[int]):
 @click.command("kv")
 @click.argument("config_json", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--gpu-memory", metavar="SIZE", help="Memory of one GPU, for example 80GiB.")
-@click.option("--gpu-memory-utilization", type=click.FloatRange(0.05, 1), help="Share the engine may use.  [default: 0.9]")
+@click.option("--gpu-memory-utilization", type=click.FloatRange(0.05, 1), help="Share the engine may use; 0.9 where not given.")
 @click.option("--weights", metavar="SIZE", help="Bytes of all weights. Default: from the files beside the config, else an estimate.")
 @click.option("--context", metavar="TOKENS", type=Tokens(), help="Tokens per request, 32768 or 32K. Default: the model's limit.")
 @click.option("--concurrency", type=click.IntRange(min=1), help="Requests at once: what they need, and how long each may be.")
@@ -190,21 +191,21 @@ def _fits(
 def _show(console: Console, document: Mapping[str, Any]) -> None:
     layers = ", ".join(f"{count} {kind}" for kind, count in document["layers"].items() if count)
     window = f", window {document['window_tokens'][0]} tokens" if document["window_tokens"] else ""
-    console.print(f"[bold]{document['architecture']}[/]: {document['attention']}, layers: {layers}{window}", highlight=False)
+    console.print(f"[bold]{escape(document['architecture'])}[/]: {document['attention']}, layers: {layers}{window}", highlight=False)
     table = Table(show_header=False)
-    table.add_row("KV dtype", document["kv_dtype"])
+    table.add_row("KV dtype", escape(document["kv_dtype"]))
     table.add_row("per token", _exact(document["bytes_per_token"]))
     if document["bytes_per_token_beyond_windows"] != document["bytes_per_token"]:
         table.add_row("per token beyond the windows", _exact(document["bytes_per_token_beyond_windows"]))
     context = document["context_tokens"]
-    table.add_row("context", f"{context} tokens: {document['context_source']}")
+    table.add_row("context", f"{context} tokens: {escape(document['context_source'])}")
     table.add_row(f"per request of {context} tokens", _exact(document["bytes_per_request"]))
     if document["requests"] is not None:
         table.add_row(f"{document['requests']} requests of {context} tokens", _exact(document["bytes_of_requests"]))
     if (fits := document.get("fits")) is not None:
         _show_fit(table, fits, context)
     if server := document.get("server"):
-        table.add_row("the server runs", ", ".join(server["models"]) or "not said")
+        table.add_row("the server runs", escape(", ".join(server["models"])) or "not said")
         table.add_row("the server holds", "not said" if server["capacity_tokens"] is None else f"{server['capacity_tokens']} tokens")
         if server["bytes_per_token_measured"] is not None:
             share = f"{server['difference_ratio']:+.1%} against ours" if server["difference_ratio"] is not None else ""
@@ -213,15 +214,15 @@ def _show(console: Console, document: Mapping[str, Any]) -> None:
     if document["tensor_parallel"] > 1:
         console.print(f"all figures for one of {document['tensor_parallel']} GPUs", highlight=False)
     for note in document["notes"]:
-        console.print(f"note: {note}", highlight=False, markup=False)
+        console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     for line in document["assumptions"]:
-        console.print(f"assumed: {line}", highlight=False, markup=False)
+        console.print(f"assumed: {line}", highlight=False, markup=False, soft_wrap=True)
     if fits and fits["does_fit"] is False:
-        console.print(fits["verdict"], style="bold red", highlight=False, markup=False)
-        console.print("to make it fit: " + "; or ".join(fits["remedies"]), highlight=False, markup=False)
+        console.print(fits["verdict"], style="bold red", highlight=False, markup=False, soft_wrap=True)
+        console.print("to make it fit: " + "; or ".join(fits["remedies"]), highlight=False, markup=False, soft_wrap=True)
     if server:
         style = {True: "green", False: "bold red", None: "bold yellow"}[server["agrees"]]
-        console.print(server["verdict"], style=style, highlight=False, markup=False)
+        console.print(server["verdict"], style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def _show_fit(table: Table, fits: Mapping[str, Any], context: int) -> None:

@@ -94,13 +94,21 @@ def _judge(facts: ServerFacts, model_type: str | None, measured: float | None, m
         return None, f"NOT CHECKED: {runs}; {why}"
     low, high, basis = _expected(facts, cache)
     if low <= measured <= high:
-        return True, f"agrees{basis}: {runs}"
+        return True, f"agrees in bytes per token{basis}: {runs}; other models may share the figure{_longer(facts, cache)}"
     dtype = facts.conditions.get("kv_cache_dtype")
     says = f" (the server says {dtype})" if dtype else ""
     return False, (
         f"DISAGREES: {runs}; its {measured:.0f} B per token cannot be this config's {cache.bytes_per_token:.0f} B. "
         f"It runs another model, another KV dtype{says} or another tensor parallelism: see --kv-dtype and --tensor-parallel"
     )
+
+
+def _longer(facts: ServerFacts, cache: Cache) -> str:
+    """A hint where the server takes more than the config allows."""
+    ours = cache.shape.context_tokens
+    if facts.context_tokens is None or ours is None or facts.context_tokens <= ours:
+        return ""
+    return f". Its context of {facts.context_tokens} tokens is beyond this config's {ours}: look whether it is the same model"
 
 
 def _expected(facts: ServerFacts, cache: Cache) -> tuple[float, float, str]:

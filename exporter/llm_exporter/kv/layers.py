@@ -27,7 +27,8 @@ PLAIN = frozenset(
     """llama mistral mixtral qwen qwen2 qwen2_moe qwen3 qwen3_moe phi phi3 phimoe gemma starcoder2 stablelm internlm2 internlm3 baichuan
     gpt2 gpt_neox gptj gpt_bigcode bloom opt mpt dbrx falcon cohere olmo olmo2 olmoe granite granitemoe chatglm glm glm4 glm4_moe aria_text
     deepseek exaone solar nemotron minicpm seed_oss ernie4_5 ernie4_5_moe hunyuan_v1_dense hunyuan_v1_moe arctic grok-1 smollm3 apertus
-    minimax_m2 bailing_moe dots1 xverse orion qwen2_vl_text qwen2_5_vl_text qwen3_vl_text qwen3_vl_moe_text mistral3 pixtral""".split()  # noqa: SIM905
+    minimax_m2 bailing_moe dots1 xverse orion qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text
+    qwen3_vl_text qwen3_vl_moe_text mistral3 pixtral""".split()  # noqa: SIM905
 )
 LATENT = frozenset({"deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "minicpm3", "longcat_flash", "glm_moe_dsa", "glm4_moe_lite"})
 PATTERNED = frozenset(

@@ -49,6 +49,7 @@ CLASS_DEFAULTS: Mapping[str, Config] = {
     "qwen2": {"vocab_size": 151936, "max_position_embeddings": 32768, "use_sliding_window": False},
     "qwen2_moe": {"vocab_size": 151936, "max_position_embeddings": 32768, "use_sliding_window": False},
     "qwen3": {"vocab_size": 151936, "max_position_embeddings": 32768, "head_dim": 128, "use_sliding_window": False},
+    "qwen3_moe": {"use_sliding_window": False},
     "qwen3_next": {"full_attention_interval": 4, "max_position_embeddings": 32768},
     "jamba": {"attn_layer_period": 8, "attn_layer_offset": 4, "max_position_embeddings": 262144},
 }  # fmt: skip

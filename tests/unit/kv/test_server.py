@@ -48,7 +48,10 @@ def test_a_server_of_this_config_agrees() -> None:
     assert (found["engine"], found["models"], found["capacity_tokens"]) == ("vllm", ["acme/chat-8b"], 432_000)
     assert found["bytes_per_token_measured"] == pytest.approx(131_072)
     assert found["difference_ratio"] == pytest.approx(0.0)
-    assert (found["agrees"], found["verdict"]) == (True, "agrees: the server runs acme/chat-8b")
+    assert (found["agrees"], found["verdict"]) == (
+        True,
+        "agrees in bytes per token: the server runs acme/chat-8b; other models may share the figure",
+    )
 
 
 def test_a_server_of_another_model_is_named_and_exits_with_1() -> None:
@@ -57,6 +60,12 @@ def test_a_server_of_another_model_is_named_and_exits_with_1() -> None:
     assert result.exit_code == 1
     assert "DISAGREES: the server runs tiny; its 1024 B per token cannot be this config's 131072 B" in result.output
     assert "the server runs" in result.output
+
+
+def test_a_server_that_takes_longer_prompts_than_the_config_allows_is_pointed_out() -> None:
+    with vllm() as server:  # Mistral's cache has the same bytes per token, its context is 32768
+        result = call("mistral-7b-v0.1", "--url", server.url)
+    assert "Its context of 131072 tokens is beyond this config's 32768" in result.output
 
 
 def test_another_dtype_of_the_cache_is_named() -> None:
@@ -134,3 +143,14 @@ def test_credentials_in_a_url_are_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(UsageError, match="credentials in a URL") as caught:
         base_url(text)
     assert "hunter2" not in str(caught.value)
+
+
+def test_brackets_in_names_are_printed_and_not_obeyed(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(
+        json.dumps({**json.loads((CONFIGS / "llama-3.1-8b.json").read_text()), "model_type": "[/bold]new", "torch_dtype": "[/x]"})
+    )
+    with vllm(model="[/red]tiny") as server:
+        result = CliRunner().invoke(command, [str(file), "--url", server.url], catch_exceptions=False, env={"COLUMNS": "200"})
+    assert "the server runs [/red]tiny" in result.output
+    assert result.output.startswith("[/bold]new: GQA")
