@@ -92,8 +92,8 @@ class Cell:
 
     @property
     def counted_tokens(self) -> float | None:
-        """Prompt length by the server's count."""
-        counts = [reading.prompt_tokens for reading in self.good if reading.prompt_tokens is not None]
+        """Prompt length by the server's count; a count of 0 is none."""
+        counts = [reading.prompt_tokens for reading in self.good if reading.prompt_tokens]
         return float(statistics.median(counts)) if counts else None
 
     @property

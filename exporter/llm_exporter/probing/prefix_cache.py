@@ -31,8 +31,8 @@ class CacheRow:
         saved: share of the prefill that was saved, at the ends of the interval of the fit's fixed part; None where nothing real was.
         block_tokens: of the server's KV cache, where it says.
         cached_tokens: of the warm prompts, by the server's count.
-        visible_seconds: a smaller saving would not have been seen.
-        expected_seconds: what hits up to the ceiling would save, by the fit; None where not known.
+        visible_seconds: half the width of the interval of the difference.
+        expected_seconds: what hits up to the ceiling would save at least, by the upper end of the fit's fixed part; None where not known.
     """
 
     prompt_tokens: int
@@ -72,7 +72,8 @@ class CacheRow:
 
     @property
     def _would_be_seen(self) -> bool:
-        return self.visible_seconds is not None and self.expected_seconds is not None and self.expected_seconds > self.visible_seconds
+        # half an interval is just seen in every second measurement, the whole in nearly all
+        return self.visible_seconds is not None and self.expected_seconds is not None and self.expected_seconds > 2 * self.visible_seconds
 
     def as_json(self) -> dict[str, Any]:
         """One line of `prefix_cache`."""
@@ -111,9 +112,9 @@ class CacheRow:
             return none + "the prefix cache does not hit here"
         if self.cached_tokens:
             return f"{none}the server counts {self.cached_tokens:.0f} tokens out of the cache, which saves too little to be seen"
-        visible = plain_seconds(self.visible_seconds or 0.0)
+        visible = plain_seconds(2 * (self.visible_seconds or 0.0))
         if self.expected_seconds is not None:
-            return f"{none}a hit would save about {plain_seconds(self.expected_seconds)}, and less than {visible} cannot be seen here"
+            return f"{none}a hit may save as little as {plain_seconds(self.expected_seconds)}, and less than {visible} cannot be seen here"
         return f"{none}it does not hit, or a hit saves less than {visible}"
 
 
@@ -155,7 +156,7 @@ def _row(cold: Cell, warm: Cell, row: Difference, fit: Fit | None, block_tokens:
     if fit is None:
         return whole
     share = 1.0 if whole.ceiling is None else whole.ceiling
-    return replace(whole, expected_seconds=max(0.0, share * (row.seconds[0] - fit.fixed_seconds)))
+    return replace(whole, expected_seconds=max(0.0, share * (row.seconds[0] - fit.intervals["fixed_seconds"][1])))
 
 
 def _saved(row: Difference, fit: Fit | None) -> tuple[float, float, float] | None:

@@ -108,6 +108,12 @@ def test_prompts_of_different_counted_lengths_are_not_compared() -> None:
     assert "sooner" not in text
 
 
+def test_a_count_of_zero_is_no_count() -> None:
+    times = [0.100, 0.101, 0.102, 0.103, 0.104]
+    ((row,),) = differences(ladder_of(cell_of(64, "cold", times, counted=0)), [ladder_of(cell_of(64, "cold", times, counted=64))])
+    assert (row.counted_tokens, row.reason) == (None, "")
+
+
 def test_counts_that_differ_by_a_few_tokens_are_compared() -> None:
     times = [0.100, 0.101, 0.102, 0.103, 0.104]
     first, second = ladder_of(cell_of(1000, "cold", times, counted=1000)), ladder_of(cell_of(1000, "cold", times, counted=1025))

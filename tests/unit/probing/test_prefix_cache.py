@@ -87,6 +87,23 @@ def test_noise_is_no_verdict() -> None:
     assert "saved" not in row.text()
 
 
+def test_a_fixed_part_that_is_uncertain_makes_no_finding_of_a_prompt_whose_prefill_may_cost_nothing() -> None:
+    """The fit of two lengths says that most of a short prompt is prefill, but hardly knows: a hit could save next to nothing."""
+    wild = (0.4, 0.7, 1.0, 1.3, 1.6)
+    cells = [
+        cell_of(64, "cold", times(0.03), counted=64),
+        cell_of(64, "warm", times(0.03), counted=64),
+        cell_of(128, "cold", times(0.04, wild), counted=128),
+    ]
+    ladder = ladder_of(*cells, conditions={"kv_cache_block_tokens": "16"})
+    fit = fit_of(ladder)
+    assert fit is not None
+    low, high = fit.intervals["fixed_seconds"]
+    assert low < 0.03 - 0.005 < high
+    (row,) = cache_rows(ladder, fit)
+    assert (row.verdict, row.finding) == ("unknown", False)
+
+
 def test_the_servers_own_count_of_cached_tokens_outweighs_times_that_are_alike() -> None:
     row = rows_of({tokens: cold_law(tokens) for tokens in (2048, 4096, 8192)}, cached=2032)[0]
     assert row.verdict == "unknown"
