@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from llm_exporter.kv.layers import Kind
 from llm_exporter.kv.memory import Cache, measured_bytes_per_token
 from llm_exporter.kv.modelconfig import ModelConfig
-from llm_exporter.probing.address import base_url
 from llm_exporter.probing.servers import Asker, ServerFacts, describe
+from llm_exporter.probing.typed_url import base_url
 from llm_exporter.sources.probe import TlsSettings
 
 TOLERANCE = 0.05

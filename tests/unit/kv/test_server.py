@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from click.testing import CliRunner, Result
 from fakes.stream_player import Play, StreamPlayer
 from llm_exporter.cli.kv import command
 from llm_exporter.errors import FetchError, UsageError
-from llm_exporter.probing.address import base_url
+from llm_exporter.probing.typed_url import base_url
 
 CONFIGS = Path(__file__).parents[2] / "fixtures" / "model_configs"
 
@@ -132,9 +133,9 @@ def test_base_url(text: str, clean: str) -> None:
     assert base_url(text) == clean
 
 
-@pytest.mark.parametrize("text", ["", "ftp://host", "http://", "http://[::1", "host:port", "http://host:99999"])
-def test_what_is_no_url_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^--url: .* is no http or https URL; write for example http://127\.0\.0\.1:8000$"):
+@pytest.mark.parametrize("text", ["", "ftp://host", "http://", "http://[::1", "host:port", "host:99999", "host:8000/?key=x", "a host"])
+def test_what_is_no_base_url_is_refused_with_a_remedy(text: str) -> None:
+    with pytest.raises(UsageError, match=rf"^--url: {re.escape(repr(text))} .+; (write|remove) "):
         base_url(text, "--url")
 
 
