@@ -197,12 +197,17 @@ class Daemon:
         """A row per target."""
         now = time.monotonic()
         families = documents.published(self.page)
-        return [documents.overview(running.pipeline, families.get(name, []), now) for name, running in self.fleet.running.items()]
+        return [
+            {**documents.overview(running.pipeline, families.get(name, []), now), "probes": self.probes.rows(name)}
+            for name, running in self.fleet.running.items()
+        ]
 
     def target_document(self, name: str) -> dict[str, Any] | None:
         """Everything about one target."""
         running = self.fleet.running.get(name)
-        return None if running is None else documents.target_document(running.pipeline, self.page, time.monotonic())
+        if running is None:
+            return None
+        return {**documents.target_document(running.pipeline, self.page, time.monotonic()), "probes": self.probes.rows(name)}
 
     def trace(self, name: str) -> list[dict[str, Any]] | None:
         """Raw line → canonical field → signal → metric."""

@@ -6,22 +6,25 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
 from llm_exporter.config.crontab import next_fire
 from llm_exporter.config.model import Config, ProbeModule, Target
 from llm_exporter.config.secrets import credentials_headers
-from llm_exporter.config.urls import admits
+from llm_exporter.config.urls import admits, base_of
 from llm_exporter.daemon.fleet import Fleet
 from llm_exporter.daemon.loop import first_offset
 from llm_exporter.daemon.pipeline import Pipeline
+from llm_exporter.daemon.probe_health import ProbeHealth
 from llm_exporter.daemon.schedule import At, Every, Job
-from llm_exporter.errors import SourceError, UsageError
+from llm_exporter.errors import UsageError
 from llm_exporter.expose import probes
 from llm_exporter.expose.page import Page
 from llm_exporter.probing.manners import EngineView
 from llm_exporter.probing.pool import ProbePool, ProbeProcessLost
 from llm_exporter.probing.results import ResultStore
-from llm_exporter.probing.runner import Outcome, ProbeRunner, ProbeTarget
+from llm_exporter.probing.run import Outcome, ProbeTarget
+from llm_exporter.probing.runner import ProbeRunner
 from llm_exporter.sources.probe import TlsSettings
 
 log = logging.getLogger("llm_exporter.probes")
@@ -29,7 +32,7 @@ log = logging.getLogger("llm_exporter.probes")
 OWNER = "probes"
 # Interval probes start up to this share of their interval off, so that targets are not probed in step.
 JITTER_SHARE = 0.1
-# First probes come once the first pages are in, not after a whole interval, and spread over targets.
+# First probes come once the first pages are in, not after a whole interval, and spread over targets; so are those by crontab.
 SETTLE_SECONDS = 3.0
 SPREAD_SECONDS = 15.0
 
@@ -84,7 +87,8 @@ class Probes:
         self._fleet = fleet
         self._pool = ProbePool()
         self.store = ResultStore()
-        self._runner = ProbeRunner(self._pool, self.store)
+        self._health = ProbeHealth()
+        self._runner = ProbeRunner(self._pool, self.store, tell=self._health.note)
         self._modules: Mapping[str, ProbeModule] = {}
         self._targets: Mapping[str, Target] = {}
         self._admitted: tuple[str, ...] = ()
@@ -95,13 +99,18 @@ class Probes:
         self._targets = {target.name: target for target in targets}
         self._admitted = tuple(config.web.allow_probe_urls)
         wanted = {(t.name, name): self._modules[name] for t in self._targets.values() for name in t.probes if name in self._modules}
-        self._runner.keep_only(wanted)
+        self._runner.keep_only(wanted, {target.name: target.url for target in self._targets.values()})
+        self._health.keep_only({(target, name): self._targets[target].url for target, name in wanted})
         self.publish()
         if wanted:
             self._pool.start()
         return {
             f"probe {target} {name}": Job(
-                "probe", self._when(f"{target} {name}", module), self._work(target, name), (module, self._targets[target].url)
+                "probe",
+                self._when(f"{target} {name}", module),
+                self._work(target, name),
+                settings=(module, self._targets[target].url),
+                lane="probes",
             )
             for (target, name), module in wanted.items()
         }
@@ -118,7 +127,7 @@ class Probes:
         def following(after: datetime) -> datetime:
             return next_fire(crontab, timezone, after)
 
-        return At(following)
+        return At(following, jitter=SPREAD_SECONDS)
 
     def _work(self, target: str, module: str) -> Callable[[], None]:
         def run() -> None:
@@ -132,8 +141,8 @@ class Probes:
             return
         try:
             self._runner.run(probe_target(target), module_name, module, time.monotonic(), lambda: self._view(name))
-        except (SourceError, ProbeProcessLost) as error:
-            log.warning("probe could not run: %s", error, extra={"target": name, "probe_module": module_name})
+        except ProbeProcessLost as error:  # the exporter ends
+            log.debug("%s", error, extra={"target": name, "probe_module": module_name})
         finally:
             self.publish()
 
@@ -154,7 +163,8 @@ class Probes:
         if target is not None:
             asked = probe_target(target)
         elif admits(self._admitted, target_name):
-            asked = ProbeTarget(target_name, target_name)  # a foreign URL: no credentials go there
+            url = base_of(target_name).text  # however it was spelled
+            asked = ProbeTarget(url, url)  # a foreign URL: no credentials go there
         else:
             return 404, f"no target named {target_name!r}, and web.allow_probe_urls does not admit it as a URL\n"
         try:
@@ -163,13 +173,17 @@ class Probes:
             )
         except UsageError as error:
             return 400, f"{error}\n"
-        except (SourceError, ProbeProcessLost) as error:
+        except ProbeProcessLost as error:
             return 503, f"{error}\n"
         if target is not None:
             self.publish()
         page = Page(probes.METRICS, time.monotonic)
         page.put(OWNER, probes.families([outcome.record]))
         return 200, page
+
+    def rows(self, target: str) -> list[dict[str, Any]]:
+        """How the probes of a target stand, for the status page and the API."""
+        return self._health.rows(target)
 
     def stop(self) -> None:
         """Ends the probe process."""

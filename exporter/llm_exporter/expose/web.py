@@ -1,6 +1,7 @@
 """The HTTP side (CONTRACT 5): routes over objects that are passed in; no state of its own but the request limit.
 
-Everything is answered from memory. A target that hangs cannot make a page hang, and the number of requests at once is bounded.
+Everything but `/probe` is answered from memory. A target that hangs cannot make a page hang, and the number of requests at once is
+bounded: probes, which wait for their target, have a bound of their own below it, so that `/metrics` and `/-/healthy` always answer.
 """
 
 from __future__ import annotations
@@ -103,12 +104,17 @@ def application(site: Site, settings: Callable[[], WebSettings]) -> Callable[...
 
 
 def _limited(app: Callable[..., Any], settings: Callable[[], WebSettings]) -> Callable[..., Any]:
-    limit = Limit()
+    pages, probes = Limit(), Limit()
+    # of the server's threads, whose number a reload does not change
+    most_probes = max(1, settings().max_requests // 2)
 
     def bounded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        if not limit.enter(settings().max_requests):
+        waits = environ.get("PATH_INFO", "").rstrip("/") == "/probe"
+        limit, most = (probes, most_probes) if waits else (pages, settings().max_requests)
+        if not limit.enter(most):
             start_response("503 Service Unavailable", [("Content-Type", PLAIN), ("Retry-After", "1")])
-            return [b"too many requests at once (web.max_requests)\n"]
+            what = f"probes at once ({most}, half of web.max_requests)" if waits else "requests at once (web.max_requests)"
+            return [f"too many {what}\n".encode()]
         try:
             # bodies are complete before they are sent, so the place can be given back when the application returns
             return app(environ, start_response)

@@ -1,6 +1,6 @@
 """Remembers what the probes saw: last readings, counters, a histogram per length and cache state. Thread-safe.
 
-`probing/runner.py` writes; `expose/probes.py` reads `snapshot()`. Counters live as long as the exporter, and end with their target.
+`probing/run.py` writes; `expose/probes.py` reads `snapshot()`. Counters live as long as the exporter, and end with their target.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from llm_exporter.probing.manners import ProbeModule
@@ -61,11 +61,14 @@ class ResultStore:
         with self._lock:
             self._register(target, module_name, module)
 
-    def keep_only(self, wanted: Mapping[tuple[str, str], ProbeModule]) -> None:
-        """Forgets every (target, module) that is not in the configuration any more, and registers those that are."""
+    def keep_only(self, wanted: Mapping[tuple[str, str], ProbeModule], moved: Collection[str] = ()) -> None:
+        """Forgets every (target, module) that is not in the configuration any more, and registers those that are.
+
+        `moved` targets have another address than before: what the old server showed is forgotten too.
+        """
         with self._lock:
             self._configured = frozenset(wanted)
-            self._entries = {pair: entry for pair, entry in self._entries.items() if pair in wanted}
+            self._entries = {pair: entry for pair, entry in self._entries.items() if pair in wanted and pair[0] not in moved}
             for (target, module_name), module in wanted.items():
                 self._register(target, module_name, module)
 
@@ -79,43 +82,21 @@ class ResultStore:
         for key in set(cells) - set(wanted):  # the module was changed by a reload
             del cells[key]
 
-    def begin_run(self, target: str, module: str) -> None:
-        """Drops what a run left that never ended, so that it does not count as the next one's."""
+    def begin_run(self, target: str, module: str) -> Recording:
+        """What the run that begins now is written into. What an earlier one left that never ended is dropped."""
         with self._lock:
             entry = self._entries.setdefault((target, module), _Entry())
             entry.running = []
             for cell in entry.cells.values():
                 cell.running = []
-
-    def note_sent(self, target: str, module: str, result: str, prompt_tokens: int) -> None:
-        """One request was made; `prompt_tokens` is 0 where it never reached the server."""
-        with self._lock:
-            entry = self._entries.setdefault((target, module), _Entry())
-            entry.results[result] += 1
-            entry.sent_prompt_tokens += prompt_tokens
-            entry.running.append((result, prompt_tokens))
-
-    def note_reading(self, target: str, module: str, prompt_tokens: int, cache: str, reading: ProbeReading) -> None:
-        """One measured request of a cell."""
-        with self._lock:
-            entry = self._entries.setdefault((target, module), _Entry())
-            cell = entry.cells.setdefault((prompt_tokens, cache), _Cell())
-            cell.running.append(reading)
-            cell.count(reading)
-
-    def note_run(self, target: str, module: str, result: str, *, success: bool, ended_at: float) -> None:
-        """A run that was sent has ended; `ended_at` is unix seconds."""
-        with self._lock:
-            entry = self._entries.setdefault((target, module), _Entry())
-            entry.last_result, entry.success, entry.last_run_at = result, success, ended_at
-            entry.ended, entry.running = entry.running, []
-            for cell in entry.cells.values():
-                cell.last, cell.ended, cell.running = _representative(cell.running), cell.running, []
+        return Recording(self._lock, target, module, entry)
 
     def note_skip(self, target: str, module: str, result: str) -> None:
         """A run was not sent. What the last sent one showed stays."""
         with self._lock:
-            self._entries.setdefault((target, module), _Entry()).last_result = result
+            entry = self._entries.get((target, module))
+            if entry is not None:
+                entry.last_result = result
 
     def snapshot(self, target: str | None = None, module: str | None = None) -> tuple[ProbeRecord, ...]:
         """Copies of one target's records, or of one pair's; of all that are configured without a name.
@@ -134,17 +115,64 @@ class ResultStore:
         """The last run that was sent, alone: its requests, its tokens, its times to first token."""
         with self._lock:
             entry = self._entries.get((target, module))
-            if entry is None:
-                return ProbeRecord(target, module)
-            cells = {key: _alone(cell) for key, cell in entry.cells.items()}
-            results, tokens = Counter(result for result, _ in entry.ended), sum(tokens for _, tokens in entry.ended)
-            return _record(target, module, replace(entry, results=results, sent_prompt_tokens=tokens, cells=cells))
+            return ProbeRecord(target, module) if entry is None else _last_run(target, module, entry)
 
     def _make_room(self) -> None:
         """Forgets the oldest entries of URLs that are no targets, so that nobody can fill the memory through `/probe`."""
         foreign = [pair for pair in self._entries if self._configured is not None and pair not in self._configured]
         for pair in foreign[: max(0, len(foreign) - _MOST_FOREIGN + 1)]:
             del self._entries[pair]
+
+
+class Recording:
+    """One run, written down as it goes. Thread-safe.
+
+    It holds the entry that it began with: where the target has left the configuration meanwhile, or has moved to another server, what the
+    run still brings is written where nobody reads it.
+    """
+
+    def __init__(self, lock: threading.Lock, target: str, module: str, entry: _Entry) -> None:
+        self._lock, self._target, self._module, self._entry = lock, target, module, entry
+
+    def sent(self, result: str, prompt_tokens: int) -> None:
+        """One request was made; `prompt_tokens` is 0 where it never reached the server."""
+        with self._lock:
+            self._entry.results[result] += 1
+            self._entry.sent_prompt_tokens += prompt_tokens
+            self._entry.running.append((result, prompt_tokens))
+
+    def reading(self, prompt_tokens: int, cache: str, reading: ProbeReading) -> None:
+        """One measured request of a cell; of one that a reload took away, nothing is kept."""
+        with self._lock:
+            cell = self._entry.cells.get((prompt_tokens, cache))
+            if cell is not None:
+                cell.running.append(reading)
+                cell.count(reading)
+
+    def ended(self, result: str, *, success: bool, ended_at: float) -> None:
+        """The run was sent and has ended; `ended_at` is unix seconds."""
+        with self._lock:
+            entry = self._entry
+            entry.last_result, entry.success, entry.last_run_at = result, success, ended_at
+            entry.ended, entry.running = entry.running, []
+            for cell in entry.cells.values():
+                cell.last, cell.ended, cell.running = _representative(cell.running), cell.running, []
+
+    def skipped(self, result: str) -> None:
+        """The run was not sent, or the rest of it."""
+        with self._lock:
+            self._entry.last_result = result
+
+    def record(self) -> ProbeRecord:
+        """The last run of this target and module that was sent, alone."""
+        with self._lock:
+            return _last_run(self._target, self._module, self._entry)
+
+
+def _last_run(target: str, module: str, entry: _Entry) -> ProbeRecord:
+    cells = {key: _alone(cell) for key, cell in entry.cells.items()}
+    results, tokens = Counter(result for result, _ in entry.ended), sum(tokens for _, tokens in entry.ended)
+    return _record(target, module, replace(entry, results=results, sent_prompt_tokens=tokens, cells=cells))
 
 
 def _alone(cell: _Cell) -> _Cell:

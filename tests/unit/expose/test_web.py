@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,39 @@ def test_more_requests_than_the_limit_are_told_to_come_again() -> None:
     assert answer.headers["Retry-After"] == "1"
 
 
+@pytest.mark.parametrize("path", ["/probe", "/probe/"])
+def test_probes_that_hang_leave_room_for_everything_else(path: str) -> None:
+    site, inside, release = FakeSite(), threading.Semaphore(0), threading.Event()
+
+    def hang(*_: object) -> tuple[int, str | Page]:
+        inside.release()
+        release.wait(10)
+        return 200, site.page
+
+    site.probe = hang  # type: ignore[assignment,method-assign]
+    site.reloads = 1
+    app = application(site, lambda: WebSettings(max_requests=6))
+    probing = [threading.Thread(target=Client(app).get, args=(f"{path}?target=t&module=m",)) for _ in range(3)]
+    try:
+        for thread in probing:
+            thread.start()
+        assert all(inside.acquire(timeout=5) for _ in probing)
+        further = Client(app).get(f"{path}?target=t&module=m")
+        assert (further.status_code, further.headers["Retry-After"]) == (503, "1")
+        assert "too many probes" in further.get_data(as_text=True)
+        for page in ("/metrics", "/-/healthy", "/-/ready", "/"):
+            assert Client(app).get(page).status_code == 200
+    finally:
+        release.set()
+        for thread in probing:
+            thread.join(5)
+    assert Client(app).get(f"{path}?target=t&module=m").status_code == 200
+
+
+def test_at_least_one_probe_is_answered() -> None:
+    assert client_of(FakeSite(), max_requests=1).get("/probe?target=t&module=m").status_code == 200
+
+
 @pytest.mark.parametrize("query", ["", "?target=t", "?module=m"])
 def test_probe_wants_target_and_module(query: str) -> None:
     assert client_of(FakeSite()).get(f"/probe{query}").status_code == 400
@@ -242,6 +276,22 @@ def test_reports_are_served_from_their_directory_and_nowhere_else(tmp_path: Path
     assert client.get("/reports/../secret").status_code == 404
     assert client.get("/reports/%2e%2e/secret").status_code == 404
     assert client_of(FakeSite()).get("/reports/").status_code == 404
+
+
+def test_the_status_page_tells_of_probes_that_fail_and_of_no_others() -> None:
+    site = FakeSite()
+    (row,) = site.overview()
+    failing = {"failing": True, "failures_in_a_row": 3, "failing_since": "2026-11-29T21:35:00Z"}
+    row["probes"] = [
+        {"module": "short", "result": "http_404", "detail": f"no model {HOSTILE}", **failing},
+        {"module": "fine", "result": "success", "detail": "", "failing": False, "failures_in_a_row": 0, "failing_since": None},
+    ]
+    site.overview = lambda: [row]  # type: ignore[method-assign]
+    text = client_of(site).get("/").get_data(as_text=True)
+    assert '<span class="down">probe short: http_404</span>' in text
+    assert "3 in a row, since 2026-11-29T21:35:00Z" in text
+    assert HOSTILE not in text
+    assert "probe fine" not in text
 
 
 def test_the_status_page_tells_of_a_failed_reload_and_of_an_objective_that_is_missed() -> None:

@@ -5,12 +5,14 @@ import threading
 import pytest
 
 from fakes.probing import LADDER, FakeProber, Module, good, shared
-from llm_exporter.errors import FetchError, UsageError
+from llm_exporter.errors import FetchError, SourceError, UsageError
 from llm_exporter.expose.probes import families
 from llm_exporter.metrics import Sample
-from llm_exporter.probing.manners import EngineView
+from llm_exporter.probing.addresses import Addresses
+from llm_exporter.probing.manners import EngineView, ProbeModule
 from llm_exporter.probing.results import ResultStore
-from llm_exporter.probing.runner import Outcome, ProbeRunner, ProbeTarget
+from llm_exporter.probing.run import Outcome, ProbeTarget
+from llm_exporter.probing.runner import ProbeRunner
 from llm_exporter.sources.probe import ProbeReading
 
 SHORT = Module()
@@ -301,7 +303,7 @@ def test_probe_now_obeys_the_timeout_of_the_scrape() -> None:
 def test_after_a_reload_what_is_gone_is_forgotten() -> None:
     bench = Bench()
     bench.run()
-    bench.runner.keep_only({("chat", "long"): Module(prompt_tokens=(128,))})
+    bench.runner.keep_only({("chat", "long"): Module(prompt_tokens=(128,))}, {"chat": TARGET.url})
     (record,) = bench.runner.store.snapshot()
     assert (record.module, record.results, [cell.prompt_tokens for cell in record.cells]) == ("long", {}, [128])
 
@@ -313,10 +315,230 @@ def test_no_secret_is_in_any_outcome() -> None:
 
 def test_a_url_that_is_no_target_is_in_its_own_answer_only_and_cannot_fill_the_memory() -> None:
     bench = Bench()
-    bench.runner.keep_only({("chat", "short"): SHORT})
+    bench.runner.keep_only({("chat", "short"): SHORT}, {"chat": TARGET.url})
     for number in range(300):
         foreign = ProbeTarget(f"http://10.0.0.{number}", f"http://10.0.0.{number}")
         outcome = bench.runner.probe_now(foreign, "short", SHORT, bench.now, READY)
         assert outcome.record.target == foreign.name
     assert [record.target for record in bench.runner.store.snapshot()] == ["chat"]
     assert len(bench.runner.store._entries) <= 257
+
+
+def slow_prober(bench: Bench) -> tuple[threading.Event, threading.Event]:
+    """Probes hang until the second event; the first says that one does."""
+    inside, release = threading.Event(), threading.Event()
+
+    def slow(prompt: str) -> ProbeReading:
+        inside.set()
+        assert release.wait(5)
+        return good(prompt)
+
+    bench.prober.answer = slow
+    return inside, release
+
+
+WANTED: dict[tuple[str, str], ProbeModule] = {("chat", "short"): SHORT}
+URLS = {"chat": TARGET.url}
+
+
+def test_a_bug_is_a_failed_run_with_a_pause_and_no_old_success_stays() -> None:
+    bench = Bench()
+    bench.runner.keep_only(WANTED, URLS)
+    bench.run()
+
+    def bug(_: str) -> ProbeReading:
+        raise OverflowError("int too large")
+
+    bench.prober.answer = bug
+    for _ in range(3):
+        bench.now += 60
+        with pytest.raises(OverflowError):
+            bench.run()
+    (record,) = bench.store.snapshot()
+    assert (record.success, record.last_result, record.results["truncated"]) == (False, "truncated", 3)
+    assert record.cells[0].last is not None
+    assert record.cells[0].last.time_to_first_token_seconds is None
+    bench.now += 5
+    bench.prober.answer = good
+    assert not bench.run().sent  # it rests
+
+
+def test_what_the_child_loses_is_counted_with_its_tokens_and_rests() -> None:
+    bench = Bench(
+        FakeProber(answer=lambda _: ProbeReading("truncated", "the probe process ended", duration_seconds=3.0, request_sent=True))
+    )
+    outcome = bench.run()
+    assert values(outcome, "llm_probe_success") == {(): 0.0}
+    assert values(outcome, "llm_probe_requests_total")[("truncated",)] == 1.0
+    assert values(outcome, "llm_probe_sent_prompt_tokens_total")[()] > 40
+    for _ in range(2):
+        bench.now += 60
+        bench.run()
+    bench.now += 5
+    assert not bench.run().sent
+
+
+def test_credentials_that_cannot_be_read_are_a_failed_probe() -> None:
+    def unreadable() -> dict[str, str]:
+        raise SourceError("credentials", "/run/token cannot be read: Permission denied")
+
+    bench = Bench()
+    bench.runner.run(TARGET, "short", SHORT, bench.now, READY)
+    bench.now += 60
+    outcome = bench.runner.run(ProbeTarget("chat", TARGET.url, headers=unreadable), "short", SHORT, bench.now, READY)
+    assert (outcome.result, outcome.sent) == ("connect", True)
+    assert "/run/token cannot be read" in outcome.detail
+    assert values(outcome, "llm_probe_success") == {(): 0.0}
+    assert len(bench.prober.calls) == 1
+
+
+def test_a_server_that_cannot_be_reached_for_its_models_still_has_a_duration() -> None:
+    bench = Bench()
+
+    def listing(*_: object) -> tuple[list[str], int | None]:
+        bench.now += 2.5
+        raise FetchError("timeout")
+
+    bench.prober.list_models = listing  # type: ignore[assignment,method-assign]
+    assert values(bench.run(view=EngineView()), "llm_probe_duration_seconds") == {("64", "cold"): 2.5}
+
+
+@pytest.mark.parametrize("said", ["you sent Bearer secret-token", "bad key secret-token"])
+def test_what_a_server_repeats_of_our_credentials_is_not_passed_on(said: str) -> None:
+    bench = Bench(FakeProber(answer=lambda _: ProbeReading("in_band_error", said, request_sent=True)))
+    target = ProbeTarget("chat", TARGET.url, headers=lambda: {"Authorization": "Bearer secret-token"})
+    detail = bench.runner.run(target, "short", SHORT, bench.now, READY).detail
+    assert "secret-token" not in detail
+    assert "<secret>" in detail
+
+
+def test_a_target_that_goes_and_comes_back_while_it_is_probed_is_not_probed_twice() -> None:
+    bench = Bench()
+    bench.runner.keep_only(WANTED, URLS)
+    inside, release = slow_prober(bench)
+    thread = threading.Thread(target=bench.run)
+    thread.start()
+    assert inside.wait(5)
+    bench.runner.keep_only({}, {})
+    bench.runner.keep_only({("again", "short"): SHORT}, {"again": TARGET.url + "/"})
+    back = ProbeTarget("again", TARGET.url + "/")
+    assert bench.runner.run(back, "short", SHORT, bench.now, READY).result == "skipped_busy"
+    release.set()
+    thread.join(5)
+    assert len(bench.prober.calls) == 1
+    (record,) = bench.store.snapshot()
+    assert (record.target, record.success, record.results) == ("again", None, {})  # what the old one brought is nobody's
+    bench.now += 60
+    assert bench.runner.run(back, "short", SHORT, bench.now, READY).sent
+
+
+def test_budget_and_pause_outlive_a_reload_that_takes_the_target_away() -> None:
+    module = Module(budget_tokens_per_hour=200)
+    bench = Bench()
+    bench.runner.keep_only(WANTED, URLS)
+    assert [bench.run(module).result for _ in range(2)] == ["success", "success"]
+    bench.runner.keep_only({}, {})
+    bench.runner.keep_only(WANTED, URLS)
+    assert bench.run(module).result == "skipped_budget"
+    bench = Bench(FakeProber(answer=lambda _: ProbeReading("connect")))
+    bench.runner.keep_only(WANTED, URLS)
+    for _ in range(3):
+        assert bench.run().sent
+        bench.now += 60
+    bench.now -= 55
+    bench.runner.keep_only({}, {})
+    bench.runner.keep_only(WANTED, URLS)
+    outcome = bench.run()
+    assert (outcome.result, outcome.sent, outcome.record.success) == ("skipped_busy", False, None)
+
+
+def test_a_target_that_moved_shows_nothing_of_its_old_server_also_of_a_run_that_still_goes_on() -> None:
+    bench = Bench()
+    bench.runner.keep_only(WANTED, URLS)
+    bench.run()
+    inside, release = slow_prober(bench)
+    bench.now += 60
+    thread = threading.Thread(target=bench.run)
+    thread.start()
+    assert inside.wait(5)
+    assert bench.runner.keep_only(WANTED, {"chat": "http://127.0.0.1:2"}) == {"chat"}
+    release.set()
+    thread.join(5)
+    (record,) = bench.store.snapshot()
+    assert (record.success, record.last_result, record.results, record.sent_prompt_tokens) == (None, "", {}, 0)
+    assert [(cell.last, cell.cumulative[-1]) for cell in record.cells] == [(None, 0)]
+    moved = ProbeTarget("chat", "http://127.0.0.1:2")
+    assert bench.runner.run(moved, "short", SHORT, bench.now, READY).sent
+    assert bench.runner.probe_now(moved, "short", SHORT, bench.now, READY).result == "success"
+
+
+def test_the_same_address_in_another_spelling_is_no_move() -> None:
+    bench = Bench()
+    bench.runner.keep_only(WANTED, URLS)
+    bench.run()
+    assert not bench.runner.keep_only(WANTED, {"chat": "HTTP://127.0.0.1:1/"})
+    assert bench.store.snapshot()[0].success
+
+
+@pytest.mark.parametrize("first", ["http://127.0.0.1:9/ok", "http://127.0.0.1:1/ok"], ids=["foreign", "beside a target"])
+def test_urls_of_one_origin_share_one_lock_and_one_budget(first: str) -> None:
+    bench = Bench()
+    bench.runner.keep_only(WANTED, URLS)
+    inside, release = slow_prober(bench)
+    module = Module(budget_tokens_per_hour=100)
+
+    def probe(url: str) -> Outcome:
+        return bench.runner.probe_now(ProbeTarget(url, url), "short", module, bench.now, READY)
+
+    thread = threading.Thread(target=probe, args=(first,))
+    thread.start()
+    assert inside.wait(5)
+    others = [f"{first}{'/' * number}" for number in range(1, 5)] + [first.replace("/ok", "/other"), first.replace("http", "HTTP")]
+    assert {probe(url).result for url in others} == {"skipped_busy"}
+    if ":1/" in first:
+        assert bench.run().result == "skipped_busy"
+    release.set()
+    thread.join(5)
+    assert len(bench.prober.calls) == 1
+    bench.now += 60
+    assert probe(others[-2]).result == "skipped_budget"
+
+
+def test_targets_behind_one_gateway_do_not_wait_for_each_other() -> None:
+    bench = Bench()
+    urls = {"a": "http://gw/a", "b": "http://gw/b"}
+    bench.runner.keep_only({("a", "short"): SHORT, ("b", "short"): SHORT}, urls)
+    inside, release = slow_prober(bench)
+    thread = threading.Thread(target=bench.runner.run, args=(ProbeTarget("a", urls["a"]), "short", SHORT, bench.now, READY))
+    thread.start()
+    assert inside.wait(5)
+    bench.prober.answer = good  # for whoever comes now
+    assert bench.runner.run(ProbeTarget("b", urls["b"]), "short", SHORT, bench.now, READY).sent
+    release.set()
+    thread.join(5)
+
+
+def test_a_module_that_a_reload_changed_while_it_ran_gets_no_cell_back() -> None:
+    bench = Bench()
+    bench.runner.keep_only(WANTED, URLS)
+    inside, release = slow_prober(bench)
+    thread = threading.Thread(target=bench.run)
+    thread.start()
+    assert inside.wait(5)
+    bench.runner.keep_only({("chat", "short"): Module(prompt_tokens=(128,))}, URLS)
+    release.set()
+    thread.join(5)
+    assert [cell.prompt_tokens for cell in bench.store.snapshot()[0].cells] == [128]
+
+
+def test_addresses_cannot_fill_the_memory_and_a_lock_that_is_held_is_kept() -> None:
+    addresses = Addresses()
+    addresses.configure({"chat": "http://chat"})
+    chat, _ = addresses.find("chat", "http://chat")
+    held, _ = addresses.find("http://held", "http://held")
+    with held.lock:
+        for number in range(5000):
+            addresses.find("x", f"http://h{number}/p")
+        assert addresses.find("http://held", "http://held/other")[0] is held
+    assert addresses.find("chat", "http://chat")[0] is chat
+    assert max(len(addresses._servers), len(addresses._places)) <= 2048

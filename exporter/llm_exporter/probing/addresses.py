@@ -1,0 +1,81 @@
+"""What is remembered of the addresses that are probed, for as long as the exporter runs: also over reloads.
+
+A *server* has the lock and the token budget: never two probes at once, one budget an hour. A configured target is one server. A URL that
+`/probe` was given shares the server of a target at the same scheme, host and port, or has one for all its paths: whoever spells an
+address anew gets no second lock. A *place* has what holds for one address alone: tokenizer, model, pauses after failures.
+Called by `probing/runner.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from llm_exporter.config.urls import Base, base_of
+from llm_exporter.probing.manners import BackOff, TokenLedger
+from llm_exporter.probing.prompts import TokenScale
+
+_MOST, _DROPPED = 2048, 64
+
+
+@dataclass(slots=True)
+class Server:
+    """What all probes of one server share."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    ledger: TokenLedger = field(default_factory=TokenLedger)
+
+
+@dataclass(slots=True)
+class Place:
+    """What holds for one address; modules by name."""
+
+    scale: TokenScale = field(default_factory=TokenScale)
+    back_off: dict[str, BackOff] = field(default_factory=dict)
+    last_run_at: dict[str, float] = field(default_factory=dict)  # monotonic seconds
+    model: str = ""
+
+
+class Addresses:
+    """All of them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._servers: dict[Base, Server] = {}
+        self._places: dict[Base, Place] = {}
+        self._configured: dict[str, Base] = {}
+
+    def configure(self, urls: Mapping[str, str]) -> frozenset[str]:
+        """What is configured from now on, URL by target name; returns the names that had another address before."""
+        configured = {name: base_of(url) for name, url in urls.items()}
+        with self._lock:
+            before, self._configured = self._configured, configured
+        return frozenset(name for name, base in configured.items() if before.get(name, base) != base)
+
+    def find(self, name: str, url: str) -> tuple[Server, Place]:
+        """Server and place of a target, or of a URL that is none."""
+        base = base_of(url)
+        with self._lock:
+            own = base if self._configured.get(name) == base else self._nearest(base)
+            self._make_room()
+            return self._servers.setdefault(own, Server()), self._places.setdefault(base, Place())
+
+    def _nearest(self, base: Base) -> Base:
+        """The known server of this origin whose path leads furthest towards `base`."""
+        known = [other for other in (*self._configured.values(), *self._servers) if other.origin == base.origin]
+
+        def leads(other: Base) -> int:
+            return len(other.path) if f"{base.path}/".startswith(f"{other.path}/") else -1
+
+        return max(known, key=leads, default=base._replace(path=""))
+
+    def _make_room(self) -> None:
+        """Forgets the oldest addresses that are not configured and idle, so that nobody can fill the memory through `/probe`."""
+        kept = set(self._configured.values())
+        if len(self._places) >= _MOST:
+            for base in [base for base in self._places if base not in kept][:_DROPPED]:
+                del self._places[base]
+        if len(self._servers) >= _MOST:
+            for base in [base for base, server in self._servers.items() if base not in kept and not server.lock.locked()][:_DROPPED]:
+                del self._servers[base]

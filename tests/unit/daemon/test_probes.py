@@ -1,0 +1,178 @@
+"""Probes in the daemon: news of those that fail, and URLs that `/probe` is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fakes.probing import FakeProber
+from llm_exporter.config.model import Config, ProbeModule, Target, Web
+from llm_exporter.daemon.probe_health import MOST_DETAIL, ProbeHealth
+from llm_exporter.daemon.probes import Probes
+from llm_exporter.expose import probes
+from llm_exporter.expose.page import Page
+from llm_exporter.probing.run import Outcome, ProbeTarget
+from llm_exporter.sources.probe import ProbeReading
+from llm_exporter.sources.probe_record import ProbeRecord
+
+TARGET = ProbeTarget("chat", "http://a")
+PAIR = ("chat", "short")
+
+
+class News:
+    """A health on a clock of ours, and what it says."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO", "llm_exporter.probes")
+        self._caplog = caplog
+        self.now = 1_800_000_000.0
+        self.health = ProbeHealth(lambda: self.now)
+        self.health.keep_only({PAIR: TARGET.url})
+
+    def note(self, *results: str, sent: bool = True, target: ProbeTarget = TARGET, detail: str = "") -> None:
+        for result in results:
+            self.health.note(target, "short", Outcome(result, sent=sent, record=ProbeRecord("chat", "short"), detail=detail))
+            self.now += 30
+
+    def lines(self) -> list[str]:
+        return [f"{record.levelname} {record.getMessage()}" for record in self._caplog.records if record.name == "llm_exporter.probes"]
+
+
+@pytest.fixture
+def news(caplog: pytest.LogCaptureFixture) -> News:
+    return News(caplog)
+
+
+def test_a_change_is_one_line_and_a_run_is_none(news: News, caplog: pytest.LogCaptureFixture) -> None:
+    news.note("success", "success")
+    assert news.lines() == []
+    news.note("connect", "connect", "http_404", "timeout", detail="nothing listens")
+    assert news.lines() == ["WARNING probe begins to fail: connect: nothing listens"]
+    assert vars(caplog.records[0]).items() >= {"target": "chat", "probe_module": "short", "reason": "connect"}.items()
+    news.note("success", "success")
+    assert news.lines()[1:] == ["INFO probe works again after 4 that failed"]
+    news.note("timeout")
+    assert news.lines()[2:] == ["WARNING probe begins to fail: timeout"]
+
+
+def test_the_row_says_what_fails_now_and_since_when(news: News) -> None:
+    assert news.health.rows("chat") == []
+    news.note("success")
+    news.note("connect", "http_404", detail="x" * 5000)
+    (row,) = news.health.rows("chat")
+    assert row == {
+        "module": "short", "result": "http_404", "detail": "x" * MOST_DETAIL, "failing": True, "failures_in_a_row": 2,
+        "failing_since": "2027-01-15T08:00:30Z",
+    }  # fmt: skip
+    news.note("success")
+    (row,) = news.health.rows("chat")
+    assert (row["failing"], row["failures_in_a_row"], row["failing_since"], row["result"]) == (False, 0, None, "success")
+    assert news.health.rows("other") == []
+
+
+def test_skips_that_pass_by_themselves_change_nothing_and_one_that_does_not_is_told(news: News) -> None:
+    news.note("timeout")
+    news.note("skipped_busy", "skipped_loading", "skipped_budget", "timeout", "success", sent=False)
+    assert (len(news.lines()), news.health.rows("chat")[0]["failures_in_a_row"]) == (1, 1)
+    news.note("success")
+    news.note("skipped_unknown_engine", "skipped_unknown_engine", sent=False, detail="set engine")
+    assert news.lines()[2:] == ["WARNING probe begins to fail: skipped_unknown_engine: set engine"]
+
+
+def test_what_is_not_configured_any_more_is_nobodys_news(news: News) -> None:
+    news.note("timeout")
+    news.health.keep_only({PAIR: "http://b"})
+    assert news.health.rows("chat") == []
+    news.note("timeout")  # a run on the old server ends
+    news.note("timeout", target=ProbeTarget("http://c", "http://c"))
+    assert (len(news.lines()), news.health.rows("chat"), news.health.rows("http://c")) == (1, [], [])
+    news.health.keep_only({PAIR: "http://b"})
+    news.note("timeout", target=ProbeTarget("chat", "http://b"))
+    assert len(news.lines()) == 2
+
+
+def probing(prober: FakeProber, *, allowed: Iterable[str] = (), url: str = "http://a") -> tuple[Probes, Config]:
+    """Probes without a child process."""
+    made = Probes(Page(probes.METRICS, lambda: 0.0), SimpleNamespace(running={}))  # type: ignore[arg-type]
+    made._runner._tools = SimpleNamespace(  # type: ignore[assignment]
+        prober=prober, **{name: getattr(made._runner._tools, name) for name in ("store", "maker", "clock", "wall")}
+    )
+    made._pool.start = lambda: None  # type: ignore[method-assign]
+    module = ProbeModule(interval=30.0, timeout=20.0, prompt_tokens=(64,), model="m")
+    config = Config(
+        targets=(Target(name="chat", url=url, probes=("short",)),),
+        probe_modules={"short": module},
+        web=Web(allow_probe_urls=tuple(allowed)),
+    )
+    made.apply(config, config.targets)
+    return made, config
+
+
+def text_of(page: str | Page) -> str:
+    assert isinstance(page, Page)
+    return page.render()[0].decode()
+
+
+def test_a_scheduled_failure_is_on_the_page_in_the_rows_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    prober = FakeProber(answer=lambda _: ProbeReading("connect", "nothing listens"))
+    made, config = probing(prober)
+    made.apply(config, config.targets)["probe chat short"].work()
+    assert 'llm_probe_success{module="short",target="chat"} 0.0\n' in text_of(made._page)
+    (row,) = made.rows("chat")
+    assert (row["result"], row["detail"], row["failing"]) == ("connect", "nothing listens", True)
+    assert sum("begins to fail" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_new_url_takes_the_old_servers_time_to_first_token_off_the_page_at_once() -> None:
+    made, config = probing(FakeProber())
+    job = made.apply(config, config.targets)["probe chat short"]
+    job.work()
+    assert "llm_probe_time_to_first_token_seconds{" in text_of(made._page)
+    elsewhere = config.targets[0].model_copy(update={"url": "http://b"})
+    changed = made.apply(config, (elsewhere,))["probe chat short"]
+    assert "llm_probe_time_to_first_token_seconds{" not in text_of(made._page)
+    assert "llm_probe_success{" not in text_of(made._page)
+    assert made.rows("chat") == []
+    assert changed.settings != job.settings  # so the new one is probed soon
+
+
+def test_probes_have_a_lane_of_their_own() -> None:
+    made, config = probing(FakeProber())
+    assert {job.lane for job in made.apply(config, config.targets).values()} == {"probes"}
+
+
+@pytest.mark.parametrize("url", ["http://b/ok", "http://b/ok/", "HTTP://B:80/ok"])
+def test_spellings_of_an_admitted_url_are_one(url: str) -> None:
+    prober = FakeProber()
+    made, _ = probing(prober, allowed=["http://b/ok"])
+    assert made.probe_now("http://b/ok", "short", None)[0] == 200
+    status, page = made.probe_now(url, "short", None)
+    assert status == 200
+    assert 'target="http://b/ok"' in text_of(page)
+    assert len(prober.calls) == 1  # the last run is young
+    assert "http://b" not in text_of(made._page)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://b/ok/..%2fadmin", "http://b/ok/..;/admin", "http://b/ok//", "http://b/ok/%252e%252e/x", "http://b/other"]
+)
+def test_what_is_not_admitted_is_not_sent(url: str) -> None:
+    prober = FakeProber()
+    made, _ = probing(prober, allowed=["http://b/ok"])
+    assert made.probe_now(url, "short", None)[0] == 404
+    assert prober.calls == []
+
+
+def test_a_bug_in_a_probe_is_raised_after_it_is_on_the_page() -> None:
+    def bug(_: str) -> ProbeReading:
+        raise OverflowError("int too large")
+
+    made, config = probing(FakeProber(answer=bug))
+    with pytest.raises(OverflowError):
+        made.apply(config, config.targets)["probe chat short"].work()
+    assert 'llm_probe_success{module="short",target="chat"} 0.0\n' in text_of(made._page)
+    rows: list[dict[str, Any]] = made.rows("chat")
+    assert rows[0]["detail"] == "bug of the exporter: OverflowError"
