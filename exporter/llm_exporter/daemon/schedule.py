@@ -103,6 +103,9 @@ class _Beat(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
         self._first = clocks.steady() + (every.seconds if every.first is None else every.first)
         self._number, self.moment = 0, self._first
 
+    def __str__(self) -> str:  # in APScheduler's own log lines
+        return f"every {self._every.seconds:g} s"
+
     def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
         """Called by APScheduler several times for one run: moves on only when the planned moment has come."""
         at, (seconds, jitter, _) = self._clocks.moment_of(now), self._every
@@ -117,6 +120,9 @@ class _Moments(BaseTrigger):  # type: ignore[misc]
 
     def __init__(self, at: At) -> None:
         self._at = at
+
+    def __str__(self) -> str:
+        return "by crontab"
 
     def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:  # noqa: ARG002  # APScheduler's form
         """The first moment after `now`, whatever became of the previous one."""
@@ -191,7 +197,7 @@ class Schedule:
     def _add(self, name: str, job: Job) -> None:
         self._jobs[name] = job
         trigger = _Beat(job.when, self._clocks) if isinstance(job.when, Every) else _Moments(job.when)
-        self._scheduler.add_job(job.work, trigger, id=name, name=job.task, executor=job.lane)
+        self._scheduler.add_job(job.work, trigger, id=name, name=name, executor=job.lane)
 
     def _remove(self, name: str) -> None:
         self._jobs.pop(name, None)
