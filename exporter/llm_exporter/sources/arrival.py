@@ -24,6 +24,7 @@ from typing import NamedTuple
 _SLICE_SHARE = 0.1
 _SLICE_SECONDS = (0.02, 0.25)
 _SLACK_SECONDS = 0.001  # what a timer may be late on a machine that is not
+_EARLY_SECONDS = 0.0001  # what our reading of the clocks takes away
 _SLEPT_SECONDS = 0.0001  # a call that returns sooner did not sleep
 
 
@@ -74,7 +75,7 @@ def place(wait: Wait, stamped_at: float | None, now: float) -> Arrival:
     slept = wait.ended_at - wait.asked_at - wait.without_core
     if slept < _SLEPT_SECONDS:  # the bytes were there before the thread asked
         first_at, earliest = wait.asked_at, wait.empty_at
-    elif slept < wait.slice_seconds - _SLACK_SECONDS:  # the first of them woke the thread
+    elif slept < wait.slice_seconds - _EARLY_SECONDS:  # the first of them woke the thread: timers are late, never early
         first_at = earliest = wait.ended_at - wait.without_core
     elif slept <= wait.slice_seconds + _SLACK_SECONDS:  # the end of the slice may have, and they came while it had no core
         first_at, earliest = wait.ended_at, wait.ended_at - wait.without_core

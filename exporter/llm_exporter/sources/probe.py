@@ -11,7 +11,6 @@ that it cannot be told.
 
 from __future__ import annotations
 
-import json
 import ssl
 import statistics
 import time
@@ -22,7 +21,8 @@ from urllib.parse import urlsplit
 
 from llm_exporter.errors import FetchError
 from llm_exporter.sources.response import ResponseReader
-from llm_exporter.sources.sse import EventReader, Piece, StreamNotes, error_text, holds_done, interpret
+from llm_exporter.sources.server_words import for_people, words_of_refusal
+from llm_exporter.sources.sse import EventReader, Piece, StreamNotes, holds_done, interpret
 from llm_exporter.sources.tls import TlsFiles
 from llm_exporter.sources.wire import Connection, Deadline
 
@@ -36,10 +36,8 @@ _HELD_BACK_SECONDS = 0.0005
 _TAIL = 16
 # Beyond this error, as a share of TTFT and in seconds, a time is not worth saying.
 _MOST_ERROR = (0.25, 0.005)
-_SHORTEST_SECRET = 6  # "Bearer" and shorter words are none
 # What the user may not change: the reader depends on them.
 _FIXED_HEADERS = frozenset({"accept-encoding", "connection", "content-length", "transfer-encoding"})
-_PUBLIC_HEADERS = frozenset({"user-agent", "host", "content-type", "accept"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +158,7 @@ def measure(call: ProbeCall) -> ProbeReading:
             failure = error
     duration = time.monotonic() - started
     reading = _judge(connection, response, pieces, failure, duration)
-    return replace(reading, detail=_clean(reading.detail, call.headers))
+    return replace(reading, detail=for_people(reading.detail, call.headers))
 
 
 def _exchange(call: ProbeCall, connection: Connection, deadline: Deadline, response: ResponseReader, pieces: list[Piece]) -> None:
@@ -290,7 +288,7 @@ def _result(
 ) -> tuple[str, str]:
     """(result, detail). The order matters: what the server said goes before how the connection ended."""
     if response.has_head and response.status != 200:
-        words = _words_of(b"".join(piece.data for piece in pieces))
+        words = words_of_refusal(b"".join(piece.data for piece in pieces))
         return f"http_{response.status}", f"HTTP {response.status}" + (f": {words}" if words else "")
     if notes.error is not None:
         return "in_band_error", notes.error
@@ -309,25 +307,6 @@ def _result(
     if notes.first_token_at is None:
         return "no_output", "the stream ended without any output"
     return "success", ""
-
-
-def _words_of(body: bytes) -> str:
-    """What the body of a refusal says to people; empty for HTML and the like."""
-    text = body[:4096].decode("utf-8", "replace").strip()
-    try:
-        return error_text(json.loads(text)) or ""
-    except (ValueError, RecursionError):
-        return "" if text[:1] in ("<", "{", "[") else text.partition("\n")[0][:200]
-
-
-def _clean(text: str, headers: Mapping[str, str]) -> str:
-    """Text of a server for people: no control characters, and none of the credentials that we sent, should it repeat them."""
-    for name, value in headers.items():
-        if name.lower() not in _PUBLIC_HEADERS:
-            for secret in sorted({value, *value.split()}, key=len, reverse=True):
-                if len(secret) > _SHORTEST_SECRET:
-                    text = text.replace(secret, "…")
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def came_in_a_burst(gaps: tuple[float, ...]) -> bool | None:

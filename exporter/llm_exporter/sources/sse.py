@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 _BOM = b"\xef\xbb\xbf"
 _DONE = "[DONE]"
 _MOST_TOKENS = 10**8
+_MOST_WORDS = 4000  # characters of an error; who shows them takes out our credentials first, and shortens them then
 # A stream that ends with one of these has not done what it was asked.
 _FAILED_FINISHES = frozenset({"abort", "error", "cancelled"})
 
@@ -174,7 +175,7 @@ class StreamNotes:
         except (ValueError, RecursionError):
             chunk = None
         if event.type == "error":
-            self.error = error_text(chunk) or data[:200] or "error without a text"
+            self.error = error_text(chunk) or data[:_MOST_WORDS] or "error without a text"
             return
         if not isinstance(chunk, dict):
             self.malformed += 1
@@ -291,7 +292,7 @@ def error_text(chunk: object) -> str:
         return ""
     error = chunk.get("error", chunk)
     message = error.get("message") if isinstance(error, dict) else error
-    return message[:200] if isinstance(message, str) else ""
+    return message[:_MOST_WORDS] if isinstance(message, str) else ""
 
 
 def _text_of(content: object) -> str:

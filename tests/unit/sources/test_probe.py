@@ -282,7 +282,7 @@ def test_a_header_with_a_line_break_is_refused_before_anything_is_sent() -> None
         assert "a\r\nY" not in reading.detail
 
 
-TOKENS = Play([Step(0.1 + 0.02 * place, chat_chunk({"content": "x"})) for place in range(8)] + [Step(0.25, chat_chunk({}, "stop"))])
+TOKENS = Play([Step(0.11 + 0.02 * place, chat_chunk({"content": "x"})) for place in range(8)] + [Step(0.26, chat_chunk({}, "stop"))])
 
 
 def late_by(seconds: float, *, without_core: float, at_most: int = 1) -> Callable[[Waiter, float], Wait]:
@@ -305,7 +305,7 @@ def test_a_reader_without_a_core_still_knows_when_the_first_of_joined_tokens_cam
     monkeypatch.setattr(Waiter, "wait", late_by(0.12, without_core=0.12))
     with StreamPlayer(TOKENS) as server:
         reading = measure(call(server.url))
-    assert reading.time_to_first_token_seconds == pytest.approx(0.1, abs=0.03)
+    assert reading.time_to_first_token_seconds == pytest.approx(0.11, abs=0.04)
     assert reading.inter_token_seconds == pytest.approx(0.02, abs=0.01)
     assert reading.buffered is False
 
@@ -386,6 +386,17 @@ def test_a_server_that_repeats_our_credential_does_not_get_it_into_the_detail(st
     assert "PLANTED" not in reading.detail
     assert "\x1b" not in reading.detail
     assert reading.result in ("in_band_error", "http_401")
+
+
+@pytest.mark.parametrize("said", ["x" * 190 + "sk-PLANTED-0123456789", "user:PLANTED-pw", "PLANTED-pw", "dXNlcjpQTEFOVEVELXB3"])
+def test_no_part_of_a_credential_stays_where_the_text_is_cut_or_decoded(said: str) -> None:
+    headers = {"X-Key": "sk-PLANTED-0123456789", "Authorization": "Basic dXNlcjpQTEFOVEVELXB3"}  # user:PLANTED-pw
+    with StreamPlayer(Play([Step(0, json.dumps({"message": said}).encode())], 403)) as server:
+        detail = measure(call(server.url, headers=headers)).detail
+    assert "PLANTED" not in detail
+    assert "sk-PL" not in detail
+    assert "dXNlcjpQTEFOVEVELXB3" not in detail
+    assert len(detail) <= 200
 
 
 def test_headers_of_the_user_go_out_once_and_identity_stays() -> None:
