@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -44,6 +45,7 @@ class Reviews:
         self._config_file = config_file
         self._run_child = run_child or _run
         self.config: Report | None = None
+        self._making = threading.Lock()
 
     @property
     def directory(self) -> Path | None:
@@ -69,7 +71,15 @@ class Reviews:
         }
 
     def catch_up(self) -> None:
-        """Makes the review that is due now, if any: once, whatever was missed."""
+        """Makes the review that is due now, if any: once, whatever was missed, and never beside another one."""
+        if not self._making.acquire(blocking=False):
+            return  # the other job makes it
+        try:
+            self._make()
+        finally:
+            self._making.release()
+
+    def _make(self) -> None:
         config, where = self.config, self.directory
         if config is None or config.schedule is None or where is None:
             return
