@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 
 from llm_exporter.sources.sse import error_text
+from llm_exporter.wording import harmless
 
 _LONGEST_DETAIL = 200
 _SHORTEST_SECRET = 6  # "Bearer" and shorter words are none
@@ -30,7 +31,7 @@ def for_people(text: str, headers: Mapping[str, str]) -> str:
     """Text of a server for people: short, no control characters, and none of the credentials that we sent, should it repeat them."""
     for secret in sorted(_secrets(headers), key=len, reverse=True):
         text = text.replace(secret, "…")
-    return "".join(character if character.isprintable() else " " for character in text[:_LONGEST_DETAIL])
+    return harmless(text[:_LONGEST_DETAIL])
 
 
 def _secrets(headers: Mapping[str, str]) -> set[str]:
