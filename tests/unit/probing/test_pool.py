@@ -126,6 +126,7 @@ def test_a_probe_that_the_child_loses_is_a_failed_reading(code: str, result: str
         with pytest.raises(FetchError) as caught:
             pool.list_models("http://127.0.0.1:1", {}, TlsSettings(), 0.5)
         assert caught.value.reason == result
+        assert pool.starts == (1 if code == HAS_A_BUG else 2)
 
 
 def test_a_child_that_cannot_be_started_is_a_probe_that_was_not_sent() -> None:

@@ -452,6 +452,16 @@ def test_budget_and_pause_outlive_a_reload_that_takes_the_target_away() -> None:
     assert (outcome.result, outcome.sent, outcome.record.success) == ("skipped_busy", False, None)
 
 
+def test_a_young_run_that_a_reload_has_forgotten_is_no_answer() -> None:
+    bench = Bench()
+    bench.runner.keep_only(WANTED, URLS)
+    bench.run()
+    bench.runner.keep_only({}, {})
+    bench.runner.keep_only(WANTED, URLS)
+    outcome = bench.probe_now()
+    assert (outcome.sent, outcome.record.success) == (True, True)
+
+
 def test_a_target_that_moved_shows_nothing_of_its_old_server_also_of_a_run_that_still_goes_on() -> None:
     bench = Bench()
     bench.runner.keep_only(WANTED, URLS)
