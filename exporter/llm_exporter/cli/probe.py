@@ -63,6 +63,8 @@ def fit_lines(fit: Fit | None) -> list[str]:
         return ["no fit: it takes cold prompts of two lengths at least"]
 
     def figure(value: float, name: str) -> str:
+        if name in fit.unseen:
+            return "cannot be told beside the other parts"
         low, high = fit.intervals[name]
         return f"{plain_seconds(value)} ({plain_seconds(low)} to {plain_seconds(high)})"
 

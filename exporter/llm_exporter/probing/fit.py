@@ -52,20 +52,26 @@ class Fit:
         """Seconds to the first token of a prompt of so many tokens."""
         return self.fixed_seconds + self.per_token_seconds * tokens + (self.per_token_squared_seconds or 0.0) * tokens**2
 
+    @property
+    def unseen(self) -> frozenset[str]:
+        """Names of parts that the others explain away in every resample: not 0, but hidden behind them."""
+        return frozenset(name for name, (_, upper) in self.intervals.items() if upper <= 0)
+
     def as_json(self) -> dict[str, Any]:
-        """For `probe --json`."""
+        """For `probe --json`; a part that cannot be told is null and has no interval."""
+        unseen = self.unseen
         return {
-            "fixed_seconds": self.fixed_seconds,
-            "per_token_seconds": self.per_token_seconds,
+            "fixed_seconds": None if "fixed_seconds" in unseen else self.fixed_seconds,
+            "per_token_seconds": None if "per_token_seconds" in unseen else self.per_token_seconds,
             "per_token_squared_seconds": self.per_token_squared_seconds,
-            "intervals": {name: list(bounds) for name, bounds in self.intervals.items()},
+            "intervals": {name: list(bounds) for name, bounds in self.intervals.items() if name not in unseen},
             "spread_ratio": self.spread_ratio,
             "contended": self.contended,
             "note": self.note,
         }
 
 
-def coefficients(tokens: Sequence[float], seconds: Sequence[float], *, quadratic: bool = True) -> tuple[float, float, float]:
+def coefficients(tokens: Sequence[float], seconds: Sequence[float] | Floats, *, quadratic: bool = True) -> tuple[float, float, float]:
     """(fixed, per token, per token squared), none below 0."""
     n = np.asarray(tokens, dtype=np.float64)
     scale = float(n.max())
@@ -122,11 +128,10 @@ def _resample(rows: list[tuple[float, list[float]]], *, quadratic: bool, seed: i
     """Coefficients of so many fits to samples drawn again within each length. Shape: (draws, 3)."""
     chance = np.random.default_rng(seed)
     lengths = [tokens for tokens, _ in rows]
-    draws = np.empty((_RESAMPLES, 3))
-    for number in range(_RESAMPLES):
-        medians = [float(np.median(chance.choice(values, size=len(values)))) for _, values in rows]
-        draws[number] = coefficients(lengths, medians, quadratic=quadratic)
-    return draws
+    medians = np.column_stack(
+        [np.median(np.asarray(values)[chance.integers(len(values), size=(_RESAMPLES, len(values)))], axis=1) for _, values in rows]
+    )
+    return np.array([coefficients(lengths, row, quadratic=quadratic) for row in medians])
 
 
 def attention_share(tokens: float, per_token: float, per_token_squared: float) -> float:

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from llm_exporter.cli.probe import fit_lines
 from llm_exporter.probing.fit import (
     attention_share,
     cache_effectiveness,
@@ -91,6 +92,16 @@ def test_without_a_quadratic_part_the_intervals_hold_what_a_small_one_would_do()
             held[name] += low <= value <= high
     assert refused >= 10  # else nothing was tested
     assert min(held.values()) >= 36
+
+
+def test_a_part_that_the_others_explain_away_is_not_0() -> None:
+    """Three lengths of a real SGLang on a CPU, steeper than any straight part allows: 0 (0 to 0) would look exact, and is not."""
+    fit = fit_ttft([(69, [0.03, 0.031, 0.029] * 2), (1017, [0.235, 0.233, 0.237] * 2), (2081, [1.01, 1.0, 1.02] * 2)])
+    assert fit is not None
+    assert fit.unseen == {"per_token_seconds"}
+    assert fit.as_json()["per_token_seconds"] is None
+    assert set(fit.as_json()["intervals"]) == {"fixed_seconds", "per_token_squared_seconds"}
+    assert "per token cannot be told beside the other parts" in fit_lines(fit)[0]
 
 
 def test_two_lengths_have_no_quadratic_part_and_one_has_no_fit() -> None:
