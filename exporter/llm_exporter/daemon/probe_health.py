@@ -1,6 +1,6 @@
 """Which probes fail: a line in the log when one begins to and when it works again, and rows for the status page and the API.
 
-`daemon/probes.py` tells it of every run. What the server said is in it, cut to a readable length; credentials never are (`probing/run.py`).
+`daemon/probes.py` tells it of every run. What the server said is in it, short and without our credentials (`probing/run.py` sees to it).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from llm_exporter.probing.run import Outcome, ProbeTarget
 
 log = logging.getLogger("llm_exporter.probes")
 
-MOST_DETAIL = 300
 # A skip that will not pass by itself: the operator has to say something.
 _MISCONFIGURED = "skipped_unknown_engine"
 
@@ -59,7 +58,7 @@ class ProbeHealth:
             if health is None or health.url != target.url:
                 return
             before, began = health.failures, health.failing_since is None
-            health.result, health.detail = outcome.result, outcome.detail[:MOST_DETAIL]
+            health.result, health.detail = outcome.result, outcome.detail
             health.failures = before + 1 if bad else 0
             health.failing_since = (self._wall() if began else health.failing_since) if bad else None
         where = {"target": target.name, "probe_module": module, "reason": outcome.result}

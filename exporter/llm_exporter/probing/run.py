@@ -19,10 +19,10 @@ from llm_exporter.probing.prompts import PromptMaker
 from llm_exporter.probing.results import ResultStore
 from llm_exporter.sources.probe import ProbeReading, TlsSettings
 from llm_exporter.sources.probe_record import ProbeRecord
+from llm_exporter.sources.server_words import for_people
 
 _CONTEXT_MARGIN_TOKENS = 32  # the chat template's own tokens, and our estimate's error
 _LISTING_SECONDS = 5.0
-_SHORTEST_SECRET = 4  # what is shorter is in any text
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Run:
             reading = self._measure(lengths[length], cache, model, view)
             self._recording.reading(length, cache, reading)
             if not reading.success:
-                return self._end(reading.result, None, self._without_secrets(reading.detail))
+                return self._end(reading.result, None, for_people(reading.detail, self._headers))
         return self._end("success", None, "")
 
     def failed(self, result: str, detail: str) -> Outcome:
@@ -137,7 +137,7 @@ class Run:
         for length in self._module.prompt_tokens:
             for cache in self._module.cache:
                 self._recording.reading(length, cache, reading)
-        return self._end(result, None, self._without_secrets(detail))
+        return self._end(result, None, for_people(detail, self._headers))
 
     def _lengths(self, view: EngineView) -> dict[int, int]:
         """Configured length → length that fits the model's context."""
@@ -201,14 +201,6 @@ class Run:
         if reading.result in ("http_404", "http_400"):
             self._place.model = ""  # the server may serve another model now: ask again next time
         return reading
-
-    def _without_secrets(self, detail: str) -> str:
-        """A server may repeat in its error what we sent."""
-        for value in self._headers.values():
-            for secret in (value, value.partition(" ")[2]):
-                if len(secret) >= _SHORTEST_SECRET:
-                    detail = detail.replace(secret, "<secret>")
-        return detail
 
     def _skipped(self, result: str, detail: str) -> Outcome:
         if self._noted:

@@ -409,7 +409,7 @@ def test_what_a_server_repeats_of_our_credentials_is_not_passed_on(said: str) ->
     target = ProbeTarget("chat", TARGET.url, headers=lambda: {"Authorization": "Bearer secret-token"})
     detail = bench.runner.run(target, "short", SHORT, bench.now, READY).detail
     assert "secret-token" not in detail
-    assert "<secret>" in detail
+    assert "…" in detail
 
 
 def test_a_target_that_goes_and_comes_back_while_it_is_probed_is_not_probed_twice() -> None:
