@@ -1,6 +1,7 @@
 """Crontab expressions (`0 8 * * mon`): checked, split with weekdays by name, and when they come due in a time zone.
 
-A local time that the clocks skip comes as many minutes later as they skip (03:30 at 04:30); one that comes twice counts the first time.
+A local time that the clocks skip comes as many minutes later as they skip (03:30 at 04:30). One that comes twice counts the first time
+where minute and hour are given; where one of them is open (`*/30 * * * *`) it counts twice, so that the rhythm goes on, as in cron.
 `daemon/schedule.py` is told moments and owns the scheduler.
 """
 
@@ -90,11 +91,11 @@ def next_fire(crontab: str, timezone: str, after: datetime) -> datetime:
     Raises:
         ValueError: the crontab is none, or never comes due.
     """
-    fields, zone = parse_crontab(crontab), ZoneInfo(timezone)
+    fields, zone, rhythm = parse_crontab(crontab), ZoneInfo(timezone), has_rhythm(crontab)
     local = after.astimezone(zone).date()
     # A moment moved by a clock change may belong to the day before.
     for offset in range(-1, _SEARCH_DAYS):
-        for moment in _moments(fields, zone, local + timedelta(days=offset)):
+        for moment in _moments(fields, zone, local + timedelta(days=offset), rhythm=rhythm):
             if moment > after:
                 return moment
     raise ValueError(f"the schedule {crontab!r} never comes due")
@@ -106,27 +107,50 @@ def previous_fire(crontab: str, timezone: str, until: datetime) -> datetime:
     Raises:
         ValueError: as `next_fire`.
     """
-    fields, zone = parse_crontab(crontab), ZoneInfo(timezone)
+    fields, zone, rhythm = parse_crontab(crontab), ZoneInfo(timezone), has_rhythm(crontab)
     local = until.astimezone(zone).date()
     for offset in range(1, -_SEARCH_DAYS, -1):
-        for moment in reversed(_moments(fields, zone, local + timedelta(days=offset))):
+        for moment in reversed(_moments(fields, zone, local + timedelta(days=offset), rhythm=rhythm)):
             if moment <= until:
                 return moment
     raise ValueError(f"the schedule {crontab!r} never comes due")
 
 
-def _moments(fields: Crontab, zone: ZoneInfo, day: date) -> Sequence[datetime]:
+def has_rhythm(crontab: str) -> bool:
+    """Minute or hour begins with `*`: what cron calls a wildcard job, which is an interval rather than a time of day."""
+    return any(field.startswith("*") for field in crontab.split()[:2])
+
+
+def _moments(fields: Crontab, zone: ZoneInfo, day: date, *, rhythm: bool) -> Sequence[datetime]:
     """Scheduled moments that belong to a local day, in UTC, ascending, each once."""
     if not _has(fields.month, day.month) or not _has(fields.day, day.day):
         return ()
     if fields.weekday != "*" and WEEKDAYS[day.isoweekday() % 7] not in fields.weekday.split(","):
         return ()
+    before, after = (
+        datetime(start.year, start.month, start.day, tzinfo=zone).utcoffset() or timedelta() for start in (day, day + timedelta(days=1))
+    )
+    repeats = rhythm and after < before
     moments = set()
     for hour in _values(fields.hour, 24):
         for minute in _values(fields.minute, 60):
             # fold=0: the first of two; in a gap it is read with the offset before it, which is the shift that we want.
-            moments.add(datetime(day.year, day.month, day.day, hour, minute, tzinfo=zone).astimezone(UTC))
+            local = datetime(day.year, day.month, day.day, hour, minute, tzinfo=zone)
+            moments.add(local.astimezone(UTC))
+            if not repeats:
+                continue
+            if _is_repeated(second := local.replace(fold=1)):
+                moments.add(second.astimezone(UTC))
+            # Half an hour back would leave 90 minutes between 01:00 and 02:00, so the old reckoning ends with the repetition.
+            old = local.replace(tzinfo=UTC) - before
+            if fields.hour == "*" and _is_repeated(old.astimezone(zone)):
+                moments.add(old)
     return sorted(moments)
+
+
+def _is_repeated(local: datetime) -> bool:
+    """The second occurrence of a local time that comes twice."""
+    return local.fold == 1 and (local.utcoffset() or timedelta()) < (local.replace(fold=0).utcoffset() or timedelta())
 
 
 def _values(field: str, count: int) -> Sequence[int]:
