@@ -19,10 +19,13 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from llm_exporter.errors import FetchError, LlmExporterError
+from llm_exporter.probing.worker import READY
 from llm_exporter.sources.probe import SENT_RESULTS, ProbeCall, ProbeReading, TlsSettings
 
 # Beyond the probe's own deadline: the child answers by then even for a thread that hangs, unless it is stuck as a whole.
 _GRACE_SECONDS = 5.0
+# A child that is being started on a starved machine takes long to import its modules; until then it can read nothing.
+_START_SECONDS = 30.0
 _CHILD = (sys.executable, "-m", "llm_exporter.probing.worker")
 # Reasons of `list_models` beside http_NNN; a bug of ours is none of them.
 _REASONS = frozenset({*SENT_RESULTS} - {"success"})
@@ -80,6 +83,7 @@ class ProbePool:
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._process: subprocess.Popen[str] | None = None
+        self._reads = threading.Event()  # the present child reads its pipe, or has ended
         self._waiting: dict[int, _Waiting] = {}
         self._closed = False
         self.starts = 0
@@ -147,10 +151,12 @@ class ProbePool:
 
     def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         for _ in range(2):  # a second time only where the first child cannot have read the request
+            process = self._started()
             with self._lock:
                 if self._closed:
                     raise ProbeProcessLost("the probe process was ended, so this probe is given up")
-                process = self._running()
+                if self._process is not process:
+                    continue
                 waiting = _Waiting(process)
                 number = next(self._ids)
                 self._waiting[number] = waiting
@@ -171,6 +177,18 @@ class ProbePool:
                 raise _Lost("truncated", "the probe process ended while this probe ran", sent=True)
             raise _Lost("timeout", "the probe process was stuck and is started again", sent=True)
         raise _Lost("connect", "the probe process takes no requests; see its messages on stderr", sent=False)
+
+    def _started(self) -> subprocess.Popen[str]:
+        """The child, once it reads its pipe."""
+        with self._lock:
+            if self._closed:
+                raise ProbeProcessLost("the probe process was ended, so this probe is given up")
+            process, reads = self._running(), self._reads
+        if reads.wait(_START_SECONDS):
+            return process
+        with self._lock:
+            self._replace(process)
+        raise _Lost("connect", f"the probe process does not come up within {_START_SECONDS:.0f} s", sent=False)
 
     def _write(self, process: subprocess.Popen[str], line: str) -> bool:
         """Puts a request into the child's pipe; False where the child cannot have got all of it, and it is replaced.
@@ -208,15 +226,19 @@ class ProbePool:
         except OSError as error:
             raise _Lost("connect", f"the probe process cannot be started: {error.strerror}", sent=False) from None
         self.starts += 1
-        threading.Thread(target=self._read, args=(process,), daemon=True, name="probe-answers").start()
+        self._reads = reads = threading.Event()
+        threading.Thread(target=self._read, args=(process, reads), daemon=True, name="probe-answers").start()
         return process
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
+    def _read(self, process: subprocess.Popen[str], reads: threading.Event) -> None:
         """Hands out the answers of one child; at its end, tells all who still wait for it."""
         assert process.stdout is not None
         with contextlib.suppress(ValueError, OSError):  # the pipe was closed under us
             for line in process.stdout:
                 answer = json.loads(line)
+                if answer == READY:
+                    reads.set()
+                    continue
                 waiting = self._waiting.get(answer.pop("id"))
                 if waiting is not None:
                     waiting.answer = answer
@@ -228,6 +250,7 @@ class ProbePool:
             for waiting in self._waiting.values():
                 if waiting.process is process:
                     waiting.ready.set()
+        reads.set()
         _end(process)
 
 

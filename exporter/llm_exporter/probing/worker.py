@@ -1,8 +1,8 @@
 """The child process that sends the probes: JSON lines in on stdin, JSON lines out on stdout.
 
 In: `{"id", "op": "probe", "call": {…}}` or `{"id", "op": "models", "url", "headers", "tls", "timeout_seconds"}`.
-Out: `{"id", "reading": {…}}`, `{"id", "models": […]}` or `{"id", "error": {"reason", "detail"}}`. Started by `probing/pool.py`; ends when
-stdin ends. It lives apart so that the exporter's parsing never holds the interpreter while a first token arrives.
+Out: READY once, then `{"id", "reading": {…}}`, `{"id", "models": […]}` or `{"id", "error": {"reason", "detail"}}`.
+Started by `probing/pool.py`; ends when stdin ends. It lives apart so that the exporter's parsing never holds the interpreter while a first token arrives.
 
 One thread per request, since a hung target must not delay the heartbeat of another; a thread does next to nothing while its clock runs,
 and arrivals carry the kernel's time. The garbage collector runs only when no probe does.
@@ -23,6 +23,7 @@ from llm_exporter.errors import FetchError
 from llm_exporter.probing.servers import Asker, list_models
 from llm_exporter.sources.probe import ProbeCall, TlsSettings, measure
 
+READY = {"ready": True}  # the first line that is said: requests are read from now on
 _MOST_AT_ONCE = 1024  # above what the parent's scheduler and `/probe` send at once
 _COLLECT_EVERY = 50
 # Every request has a deadline of its own. A thread that has not answered so much later hangs, and is answered for.
@@ -128,6 +129,8 @@ def main() -> None:
     gc.disable()
     worker = Worker(sys.stdout)
     threading.Thread(target=worker.look_always, daemon=True, name="overdue").start()
+    sys.stdout.write(json.dumps(READY) + "\n")
+    sys.stdout.flush()
     worker.serve(sys.stdin)
 
 

@@ -103,6 +103,10 @@ def test_a_list_that_drips_disturbs_no_other_probe() -> None:
         assert pool.starts == 1
 
 
+COMES_UP = """
+import sys
+print('{"ready": true}', flush=True)
+"""
 HAS_A_BUG = """
 import sys, json
 for line in sys.stdin:
@@ -119,7 +123,7 @@ CHILDREN = {
 @pytest.mark.parametrize(("code", "result", "sent"), CHILDREN.values(), ids=CHILDREN)
 def test_a_probe_that_the_child_loses_is_a_failed_reading(code: str, result: str, sent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llm_exporter.probing.pool._GRACE_SECONDS", 0.2)
-    with ProbePool([sys.executable, "-c", code]) as pool:
+    with ProbePool([sys.executable, "-c", COMES_UP + code]) as pool:
         reading = pool.measure(call("http://127.0.0.1:1", 0.5))
         assert (reading.result, reading.request_sent) == (result, sent)
         assert reading.result in SENT_RESULTS
@@ -127,6 +131,28 @@ def test_a_probe_that_the_child_loses_is_a_failed_reading(code: str, result: str
             pool.list_models("http://127.0.0.1:1", {}, TlsSettings(), 0.5)
         assert caught.value.reason == result
         assert pool.starts == (1 if code == HAS_A_BUG else 2)
+
+
+def test_a_child_that_is_long_in_coming_up_gets_its_requests_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a starved machine the imports alone took longer than a request may wait in the pipe, and each child was killed for it."""
+    monkeypatch.setattr("llm_exporter.probing.pool._GRACE_SECONDS", 0.2)
+    late = "import time; time.sleep(1.0); from llm_exporter.probing.worker import main; main()"
+    prompt = f'{{"prompt": "{"word " * 100_000}"}}'  # more than a pipe takes
+    with ProbePool([sys.executable, "-c", late]) as pool, StreamPlayer(chat_play()) as server:
+        assert pool.measure(ProbeCall(server.url, "/v1/chat/completions", prompt, {}, timeout_seconds=10.0)).success
+        assert pool.starts == 1
+
+
+@pytest.mark.parametrize(("code", "starts", "words"), [("pass", 2, "takes no requests"), ("import sys; sys.stdin.read()", 1, "come up")])
+def test_a_child_that_never_comes_up_is_a_probe_that_was_not_sent(
+    code: str, starts: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_exporter.probing.pool._START_SECONDS", 0.3 if starts == 1 else 30.0)
+    with ProbePool([sys.executable, "-c", code]) as pool:
+        reading = pool.measure(call("http://127.0.0.1:1"))
+        assert (reading.result, reading.request_sent) == ("connect", False)
+        assert words in reading.detail
+        assert pool.starts >= starts
 
 
 def test_a_child_that_cannot_be_started_is_a_probe_that_was_not_sent() -> None:
