@@ -2,7 +2,8 @@
 
 In: `{"id", "op": "probe", "call": {…}}` or `{"id", "op": "models", "url", "headers", "tls", "timeout_seconds"}`.
 Out: READY once, then `{"id", "reading": {…}}`, `{"id", "models": […]}` or `{"id", "error": {"reason", "detail"}}`.
-Started by `probing/pool.py`; ends when stdin ends. It lives apart so that the exporter's parsing never holds the interpreter while a first token arrives.
+Started by `probing/pool.py`; ends when stdin ends. It lives apart so that the exporter's
+parsing never holds the interpreter while a first token arrives.
 
 One thread per request, since a hung target must not delay the heartbeat of another; a thread does next to nothing while its clock runs,
 and arrivals carry the kernel's time. The garbage collector runs only when no probe does.
