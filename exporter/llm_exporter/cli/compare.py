@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from llm_exporter.cli.measured_text import late_lines, legend, milliseconds, print_conditions, report_console, runs_table, say
-from llm_exporter.cli.measuring import Settings, check_plot_file, connect, measure, options
+from llm_exporter.cli.measuring import Settings, check_plot_file, connect, measure, options, stated
 from llm_exporter.errors import UsageError
 from llm_exporter.probing.compare import FEWEST_SAMPLES, Difference, differences
 from llm_exporter.probing.conclusion import conclusion
@@ -34,12 +34,13 @@ def command(urls: tuple[str, ...], as_json: bool, plot_file: Path | None, **flag
         raise UsageError("compare needs two URLs at least")
     settings = Settings(**flags)
     check_plot_file(plot_file)
+    said = stated(settings, len(urls))
     notes = Console(stderr=True)
     if settings.repeat < FEWEST_SAMPLES:
         say(notes, f"With --repeat {settings.repeat} no difference can be called real: it takes {FEWEST_SAMPLES} samples.", "yellow")
     servers = [connect(url, settings) for url in urls]
     ladders = measure(servers, settings, notes)
-    documents = [probe_document(ladder, settings.gpu) for ladder in ladders]
+    documents = [probe_document(ladder, one) for ladder, one in zip(ladders, said, strict=True)]
     names = [letters(number) for number in range(len(ladders))]
     titles = [f"{name} ({server.url})" for name, server in zip(names, servers, strict=True)]
     found = differences(ladders[0], ladders[1:])

@@ -49,7 +49,11 @@ def print_conditions(console: Console, document: Mapping[str, Any], name: str = 
         "conditions: " + ", ".join(f"{key} {'+'.join(value) if isinstance(value, list) else value}" for key, value in known.items()),
     )
     if unknown:
-        ask = "; the server does not say its hardware: name it with --gpu" if {"gpu", "device"} <= set(unknown) else ""
+        ask = (
+            "; the server does not say its hardware: name it with --gpu, --precision, --quantization"
+            if {"gpu", "device"} <= set(unknown)
+            else ""
+        )
         say(console, f"not known: {', '.join(unknown)}{ask}", "dim")
 
 

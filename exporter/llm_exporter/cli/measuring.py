@@ -45,7 +45,9 @@ class Settings:
     temperature: float
     language: str
     timeout_seconds: float
-    gpu: str | None
+    gpu: tuple[str, ...]
+    precision: tuple[str, ...]
+    quantization: tuple[str, ...]
     headers: tuple[str, ...]
     ca_file: str | None
     insecure: bool
@@ -70,7 +72,13 @@ def options(command: _Command) -> _Command:
         click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(min=0)),
         click.option("--language", default="en", show_default=True, type=click.Choice(LANGUAGES), help="Language of the made-up text."),
         click.option("--timeout", "timeout_seconds", default=120.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds."),
-        click.option("--gpu", help="Name of the GPU, to be printed with the conditions: servers do not say it."),
+        click.option(
+            "--gpu", multiple=True, help="Name of the GPU, printed with the conditions: servers do not say it. Once, or once per URL."
+        ),
+        click.option(
+            "--precision", multiple=True, help="Of weights and activations, where the server does not say it. Once, or once per URL."
+        ),
+        click.option("--quantization", multiple=True, help="Of the weights, where the server does not say it. Once, or once per URL."),
         click.option(
             "--header",
             "headers",
@@ -84,6 +92,22 @@ def options(command: _Command) -> _Command:
     for row in reversed(rows):
         command = row(command)
     return command
+
+
+def stated(settings: Settings, servers: int) -> list[dict[str, str]]:
+    """What the user says of each server, by condition.
+
+    Raises:
+        UsageError: a flag is given neither once nor once per URL.
+    """
+    found: list[dict[str, str]] = [{} for _ in range(servers)]
+    for name, values in (("gpu", settings.gpu), ("precision", settings.precision), ("quantization", settings.quantization)):
+        if len(values) not in (0, 1, servers):
+            raise UsageError(f"--{name} is given {len(values)} times for {servers} URLs: give it once, or once per URL in their order")
+        for place, one in enumerate(found):
+            if values:
+                one[name] = values[place if len(values) > 1 else 0]
+    return found
 
 
 def check_plot_file(path: Path | None) -> None:

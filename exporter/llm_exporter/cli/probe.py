@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from llm_exporter.cli.measured_text import late_lines, legend, print_conditions, report_console, runs_table, say
-from llm_exporter.cli.measuring import Settings, check_plot_file, connect, measure, options
+from llm_exporter.cli.measuring import Settings, check_plot_file, connect, measure, options, stated
 from llm_exporter.probing.document import fit_of, probe_document
 from llm_exporter.probing.fit import Fit
 from llm_exporter.probing.ladder import Ladder
@@ -31,9 +31,10 @@ def command(url: str, as_json: bool, plot_file: Path | None, **flags: Any) -> No
     """
     settings = Settings(**flags)
     check_plot_file(plot_file)
+    (said,) = stated(settings, 1)
     notes = Console(stderr=True)
     (ladder,) = measure([connect(url, settings)], settings, notes)
-    document, fit = probe_document(ladder, settings.gpu), fit_of(ladder)
+    document, fit = probe_document(ladder, said), fit_of(ladder)
     if plot_file is not None:
         from llm_exporter.probing.plot import plot_documents  # matplotlib takes a second to import
 
@@ -54,7 +55,11 @@ def _show(console: Console, ladder: Ladder, document: dict[str, Any], fit: Fit |
     for row in cache_rows(ladder, fit):
         say(console, row.text(), "yellow" if row.finding else "")
     if any(row["stream_buffered"] for row in document["runs"]):
-        say(console, "The output arrives in bursts: something between server and here holds the stream back.", "yellow")
+        say(
+            console,
+            "The output arrives in bursts: a proxy on the way, or a frontend of the server that gets no core, holds the stream back.",
+            "yellow",
+        )
 
 
 def fit_lines(fit: Fit | None) -> list[str]:

@@ -5,7 +5,7 @@ In: a `Ladder`. Out: plain dicts; None where nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_exporter.probing.fit import Fit, fit_ttft
@@ -34,11 +34,10 @@ def summary(values: Sequence[float], independent: Sequence[float] | None = None)
     }
 
 
-def conditions(ladder: Ladder, gpu: str | None) -> dict[str, Any]:
-    """What a reader must know before comparing the figures with others."""
+def conditions(ladder: Ladder, stated: Mapping[str, str]) -> dict[str, Any]:
+    """What a reader must know before comparing the figures with others; `stated` fills what the server does not say."""
     plan, facts = ladder.plan, ladder.server.facts
-    told: dict[str, Any] = {name: facts.conditions.get(name) for name in _CONDITIONS}
-    told["gpu"] = gpu
+    told: dict[str, Any] = {name: facts.conditions.get(name, stated.get(name)) for name in _CONDITIONS}
     return {
         **told,
         "context_tokens": facts.context_tokens,
@@ -77,7 +76,7 @@ def fit_of(ladder: Ladder) -> Fit | None:
     return fit_ttft([(cell.counted_tokens or cell.prompt_tokens, cell.sample_ttft_seconds) for cell in cold])
 
 
-def probe_document(ladder: Ladder, gpu: str | None = None) -> dict[str, Any]:
+def probe_document(ladder: Ladder, stated: Mapping[str, str] | None = None) -> dict[str, Any]:
     """`probe --json` of one server."""
     fit, server = fit_of(ladder), ladder.server
     return {
@@ -85,7 +84,7 @@ def probe_document(ladder: Ladder, gpu: str | None = None) -> dict[str, Any]:
         "engine": server.facts.engine or None,
         "engine_version": server.facts.engine_version or None,
         "model": server.model,
-        "conditions": conditions(ladder, gpu),
+        "conditions": conditions(ladder, stated or {}),
         "runs": [run_row(cell) for cell in ladder.cells],
         "fit": fit.as_json() if fit else None,
         "prefix_cache": [row.as_json() for row in cache_rows(ladder, fit)],

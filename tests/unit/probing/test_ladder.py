@@ -124,7 +124,7 @@ def test_the_token_reaches_the_server_and_no_output(server: StreamPlayer) -> Non
 
 
 def test_concurrency_sends_that_many_at_once(engine: Engine, server: StreamPlayer) -> None:
-    engine.fixed = 0.15
+    engine.fixed = 0.5  # all four are there by then, also on a busy machine
     document = run(probe_command, server.url, "--prompt-tokens", "64", "--repeat", "2", "--cache", "cold", "--concurrency", "4")
     (row,) = document["runs"]
     assert (row["n"], row["n_samples"]) == (8, 2)
@@ -161,6 +161,15 @@ def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_sent(
     with pytest.raises(UsageError, match=words):
         CliRunner().invoke(probe_command, [server.url, "--plot", str(tmp_path / name)], catch_exceptions=False)
     assert server.requests == []
+
+
+def test_each_server_can_have_conditions_of_its_own(server: StreamPlayer) -> None:
+    arguments = [server.url, server.url, "--prompt-tokens", "64", "--cache", "cold", "--repeat", "1"]
+    document = run(compare_command, *arguments, "--gpu", "H100", "--gpu", "H200", "--precision", "bf16")
+    found = [one["conditions"] for one in document["servers"]]
+    assert [(one["gpu"], one["precision"], one["quantization"]) for one in found] == [("H100", "bf16", None), ("H200", "bf16", None)]
+    with pytest.raises(UsageError, match="--gpu is given 3 times for 2 URLs"):
+        CliRunner().invoke(compare_command, [*arguments, *["--gpu", "x"] * 3], catch_exceptions=False)
 
 
 def test_compare_needs_two() -> None:
@@ -255,7 +264,7 @@ def test_the_picture_tells_servers_apart_and_says_what_it_shows(tmp_path: Path) 
         return ladder_of(*cold, cell_of(512, "warm", [0.003, 0.004]), conditions={"prefix_cache": "on"}, url=url)
 
     ladders = [ladder("http://a:1"), ladder("http://b:1")]
-    documents = [probe_document(each, "H200") for each in ladders]
+    documents = [probe_document(each, {"gpu": "H200"}) for each in ladders]
     picture = tmp_path / "f.svg"
     with mpl.rc_context({"svg.fonttype": "none"}):
         plot_documents(documents, [fit_of(each) for each in ladders], picture, ["A", "B"])
