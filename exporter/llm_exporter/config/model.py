@@ -126,6 +126,7 @@ class HttpSdConfig(HttpClient):
 
 
 Cache = Literal["cold", "warm"]
+Language = Literal["en", "de", "fr", "es", "zh"]  # those of probing/words.py
 
 
 class ProbeModule(Section):
@@ -146,7 +147,8 @@ class ProbeModule(Section):
     )
     repeat: Annotated[Whole, Field(ge=1, le=1000)] = Field(default=1, description="Requests per length and cache state in one run.")
     max_waiting: Annotated[Whole, Field(ge=0)] | None = Field(
-        default=None, description="Skip the run while more requests than this wait in the server's queue; no limit by default."
+        default=None,
+        description="Skip the run while more requests than this wait in the server's queue, or nobody knows how many; no limit by default.",
     )
     budget_tokens_per_hour: Annotated[Whole, Field(ge=1)] | None = Field(
         default=None, description="Prompt tokens that this module may make a server compute in an hour; no limit by default."
@@ -156,6 +158,7 @@ class ProbeModule(Section):
     )
     model: Text | None = Field(default=None, description="Model that is asked; default: the first that the server lists.")
     temperature: Annotated[Number, Field(ge=0, le=2)] = Field(default=0.0, description="Sampling temperature.")
+    language: Language = Field(default="en", description="Language of the made-up text: en, de, fr, es or zh.")
 
     @property
     def computed_tokens_per_run(self) -> int:
@@ -265,7 +268,7 @@ class Web(Section):
     enable_reload: Flag = Field(default=False, description="Accept `POST /-/reload`; SIGHUP always works.")
     enable_debug: Flag = Field(default=True, description="Serve `/debug/…`.")
     max_requests: Annotated[Whole, Field(ge=1, le=1000)] = Field(
-        default=40, description="Requests that are answered at once; more get 503."
+        default=40, description="Requests that are answered at once; more get 503. `/probe` gets at most half of them."
     )
 
 

@@ -167,6 +167,9 @@ def _sglang(models: list[str], context: int | None, info: dict[str, Any], server
     conditions = {ours: str(server[theirs]) for theirs, ours in names.items() if server.get(theirs) not in (None, "")}
     if isinstance(server.get("disable_radix_cache"), bool):
         conditions["prefix_cache"] = "off" if server["disable_radix_cache"] else "on"
+    page_size = _whole(server.get("page_size")) or _whole(_first_value(page, "page_size"))
+    if page_size:
+        conditions["kv_cache_block_tokens"] = str(page_size)
     capacity = _whole(server.get("max_total_num_tokens")) or _whole(_first_value(page, "max_total_num_tokens"))
     memory = _first_value(page, "kv_cache_memory_usage_gb")  # its GB is 2**30
     model_path = info.get("model_path")

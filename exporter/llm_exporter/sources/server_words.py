@@ -1,6 +1,7 @@
 """What a server says when it refuses, made fit for people: short, and without what it must not repeat.
 
-In: the body of a refusal, the text of an error, the headers that we sent. Out: a line of text. `sources/probe.py` is the only caller.
+In: the body of a refusal, the text of an error, the headers that we sent. Out: a line of text.
+`sources/probe.py` and `probing/run.py` call it.
 """
 
 from __future__ import annotations
