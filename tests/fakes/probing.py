@@ -25,6 +25,7 @@ class Module:
     timezone: str = "UTC"
     max_waiting: int | None = None
     budget_tokens_per_hour: int | None = None
+    language: str = "en"
 
 
 LADDER = Module(
@@ -38,6 +39,11 @@ LADDER = Module(
 )
 
 
+def tokens_of(prompt: str) -> int:
+    """The fake server's tokenizer and template."""
+    return 10 + len(prompt) * 2 // 9
+
+
 def good(prompt: str, ttft: float = 0.2) -> ProbeReading:
     return ProbeReading(
         "success",
@@ -47,7 +53,7 @@ def good(prompt: str, ttft: float = 0.2) -> ProbeReading:
         time_to_first_token_seconds=ttft,
         time_to_first_content_seconds=ttft,
         duration_seconds=ttft + 0.1,
-        prompt_tokens=10 + len(prompt) // 4,
+        prompt_tokens=tokens_of(prompt),
         completion_tokens=8,
         buffered=False,
         request_sent=True,
@@ -58,6 +64,7 @@ def good(prompt: str, ttft: float = 0.2) -> ProbeReading:
 class FakeProber:
     answer: Callable[[str], ProbeReading] = good
     models: list[str] | FetchError = field(default_factory=lambda: ["m"])
+    context_tokens: int | None = None
     calls: list[ProbeCall] = field(default_factory=list)
     listings: int = 0
 
@@ -73,7 +80,7 @@ class FakeProber:
         self.listings += 1
         if isinstance(self.models, FetchError):
             raise self.models
-        return self.models, None
+        return self.models, self.context_tokens
 
 
 def prompt_of(call: ProbeCall) -> str:

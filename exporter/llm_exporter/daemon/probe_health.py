@@ -18,7 +18,7 @@ from llm_exporter.probing.run import Outcome, ProbeTarget
 log = logging.getLogger("llm_exporter.probes")
 
 # A skip that will not pass by itself: the operator has to say something.
-_MISCONFIGURED = "skipped_unknown_engine"
+_MISCONFIGURED = frozenset({"skipped_unknown_engine", "skipped_context"})
 
 
 @dataclass(slots=True)
@@ -28,6 +28,7 @@ class _Health:
     detail: str = ""
     failures: int = 0  # in a row
     failing_since: float | None = None  # unix seconds
+    advice: str = ""
 
 
 class ProbeHealth:
@@ -50,7 +51,8 @@ class ProbeHealth:
 
     def note(self, target: ProbeTarget, module: str, outcome: Outcome) -> None:
         """A run has ended, or was skipped. One of a URL that is not configured (any more) is nobody's news."""
-        bad = outcome.result == _MISCONFIGURED or (outcome.sent and outcome.result != "success")
+        bad = outcome.result in _MISCONFIGURED or (outcome.sent and outcome.result != "success")
+        self._advise(target, module, outcome)
         if not bad and not outcome.sent:
             return  # busy, loading, out of budget: says nothing about the probe
         with self._lock:
@@ -67,6 +69,17 @@ class ProbeHealth:
         elif not bad and before:
             log.info("probe works again after %d that failed", before, extra=where)
 
+    def _advise(self, target: ProbeTarget, module: str, outcome: Outcome) -> None:
+        """Says once what the operator should know although nothing failed; again only after a run that had nothing to say, or else."""
+        with self._lock:
+            health = self._known.get((target.name, module))
+            if health is None or health.url != target.url or not (outcome.sent or outcome.advice):
+                return
+            before, health.advice = health.advice, outcome.advice
+            health.result = health.result or outcome.result
+        if outcome.advice and outcome.advice != before and outcome.result not in _MISCONFIGURED:
+            log.warning("probe: %s", outcome.advice, extra={"target": target.name, "probe_module": module, "reason": outcome.result})
+
     def rows(self, target: str) -> list[dict[str, Any]]:
         """A row for each probe of a target that has run."""
         with self._lock:
@@ -78,7 +91,7 @@ def _row(module: str, health: _Health) -> dict[str, Any]:
     return {
         "module": module,
         "result": health.result,
-        "detail": health.detail,
+        "detail": health.detail or health.advice,
         "failing": since is not None,
         "failures_in_a_row": health.failures,
         "failing_since": since,

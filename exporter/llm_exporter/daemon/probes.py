@@ -55,18 +55,20 @@ def probe_target(target: Target) -> ProbeTarget:
     return ProbeTarget(target.name, target.url, lambda: credentials_headers(target), settings)
 
 
-def engine_view(pipeline: Pipeline) -> EngineView:
-    """What the last page says about the engine, for the manners of probing."""
+def engine_view(pipeline: Pipeline, now: float) -> EngineView:
+    """What the last page says about the engine, for the manners of probing; nothing where it is too old at `now`, monotonic seconds."""
     status = pipeline.status
     view = pipeline.view
-    models = view.models if view is not None else ()
+    good = view is not None and now <= view.at + (status.duration_seconds or 0.0) + pipeline.timing.good_for
+    models = view.models if view is not None and good else ()
     if not models:
         return EngineView(state=status.state, engine="" if status.engine == "unknown" else status.engine)
     first = models[0]
 
     def total(field: str) -> float | None:
-        found = [value for model in models if (value := model.value(field)) is not None]
-        return sum(found) if found else None
+        found = [model.value(field) for model in models]
+        known = [value for value in found if value is not None]
+        return sum(known) if len(known) == len(found) else None
 
     context = first.value("context_tokens_limit") or pipeline.target.limits.context_tokens
     return EngineView(
@@ -148,7 +150,7 @@ class Probes:
 
     def _view(self, name: str) -> EngineView:
         running = self._fleet.running.get(name)
-        return EngineView() if running is None else engine_view(running.pipeline)
+        return EngineView() if running is None else engine_view(running.pipeline, time.monotonic())
 
     def publish(self) -> None:
         """Publishes what is known of all probes."""

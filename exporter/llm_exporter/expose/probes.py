@@ -24,10 +24,11 @@ _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
 # fmt: off
 SUCCESS = Metric("llm_probe_success", _G, Unit.FLAG, "1 when every request of the last run that was sent brought a whole stream with output, else 0.", _RUN, "modules")
-LAST_RESULT = Metric("llm_probe_last_result", _G, Unit.FLAG, "1 for the result of the last run or skip, 0 for the others.", (*_RUN, "result"), "modules × 16 results and at most 16 HTTP codes")
+LAST_RESULT = Metric("llm_probe_last_result", _G, Unit.FLAG, "1 for the result of the last run or skip, 0 for the others.", (*_RUN, "result"), "modules × 17 results and at most 16 HTTP codes")
 LAST_RUN = Metric("llm_probe_last_run_timestamp_seconds", _G, Unit.TIMESTAMP, "When the last run that was sent ended.", _RUN, "modules")
-REQUESTS = Metric("llm_probe_requests_total", _C, Unit.REQUESTS, "Probe requests sent, by result, requests that prime the cache included; a skip is not one. The engine's own counters include those that reached it.", (*_RUN, "result"), "modules × 11 results and at most 16 HTTP codes")
+REQUESTS = Metric("llm_probe_requests_total", _C, Unit.REQUESTS, "Probe requests, by result, those that prime the cache or teach the length of a token included; a skip is not one. The engine's own counters include those that reached it: not connect, dns, tls, tls_verify.", (*_RUN, "result"), "modules × 11 results and at most 16 HTTP codes")
 SENT_TOKENS = Metric("llm_probe_sent_prompt_tokens_total", _C, Unit.TOKENS, "Prompt tokens of the probe requests sent, by the server's count where it gave one, else estimated.", _RUN, "modules")
+COMPLETION_TOKENS = Metric("llm_probe_completion_tokens_total", _C, Unit.TOKENS, "Output tokens of the probe requests sent, the server's count; of a request that failed none are known.", _RUN, "modules")
 BUFFERED = Metric("llm_probe_stream_buffered", _G, Unit.FLAG, "1 when the output of the last run came in one burst: something between engine and probe holds the stream back. Absent where there were too few pieces to say.", _RUN, "modules")
 DISTRIBUTION = Metric("llm_probe_time_to_first_token_distribution_seconds", _H, Unit.SECONDS, "Time to first token of all successful probe requests since start, primings excluded.", _CELL, _CELLS)
 
@@ -52,6 +53,7 @@ METRICS: tuple[Metric, ...] = (
     LAST_RUN,
     REQUESTS,
     SENT_TOKENS,
+    COMPLETION_TOKENS,
     BUFFERED,
     DISTRIBUTION,
     DURATION,
@@ -68,6 +70,7 @@ def families(records: Iterable[ProbeRecord]) -> list[Family]:
         Family(LAST_RUN, [_run_sample(row, row.last_run_at) for row in rows if row.last_run_at is not None]),
         Family(REQUESTS, [sample for row in rows for sample in _requests(row)]),
         Family(SENT_TOKENS, [_run_sample(row, float(row.sent_prompt_tokens)) for row in rows]),
+        Family(COMPLETION_TOKENS, [_run_sample(row, float(row.completion_tokens)) for row in rows]),
         Family(BUFFERED, [sample for row in rows for sample in _buffered(row)]),
         Family(DISTRIBUTION, [_histogram(row, cell) for row in rows for cell in row.cells]),
         Family(DURATION, [sample for row in rows for sample in _durations(row)]),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llm_exporter.config.urls import Base, base_of
-from llm_exporter.probing.manners import BackOff, TokenLedger
+from llm_exporter.probing.manners import BackOff, BlindHeartbeats, TokenLedger
 from llm_exporter.probing.prompts import TokenScale
 
 _MOST, _DROPPED = 2048, 64
@@ -31,10 +31,17 @@ class Server:
 class Place:
     """What holds for one address; modules by name."""
 
-    scale: TokenScale = field(default_factory=TokenScale)
+    scales: dict[str, TokenScale] = field(default_factory=dict)  # by language
     back_off: dict[str, BackOff] = field(default_factory=dict)
+    blind: dict[str, BlindHeartbeats] = field(default_factory=dict)
     last_run_at: dict[str, float] = field(default_factory=dict)  # monotonic seconds
+    listed: bool = False  # /v1/models has answered; what it said is below
     model: str = ""
+    context_tokens: int | None = None
+
+    def scale(self, language: str) -> TokenScale:
+        """What the server's tokenizer makes of our words in a language."""
+        return self.scales.setdefault(language, TokenScale(language))
 
 
 class Addresses:

@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 from llm_exporter.errors import SourceError, UsageError
 from llm_exporter.probing.calls import CHAT, call_of
 from llm_exporter.probing.pool import Prober
-from llm_exporter.probing.prompts import PromptMaker, TokenScale
+from llm_exporter.probing.prompts import PromptMaker, TokenScale, longest_prompt
 from llm_exporter.probing.servers import ServerFacts
 from llm_exporter.sources.probe import ProbeReading, TlsSettings
 
 DEFAULT_LENGTHS = (2048, 4096, 8192, 16384, 32768)
-_MARGIN_TOKENS = 48  # the chat template, and what our estimate may be wrong by on a short prompt
-_MARGIN_RATIO = 0.03
 _MOST_FAILURES_IN_A_ROW = 3
 
 
@@ -165,7 +163,7 @@ def lengths_asked_for(wanted: Sequence[int], context_tokens: int | None, max_tok
 
 
 def _longest_prompt(context_tokens: int, max_tokens: int) -> int:
-    limit = int((context_tokens - max_tokens - _MARGIN_TOKENS) * (1 - _MARGIN_RATIO))
+    limit = longest_prompt(context_tokens, max_tokens)
     if limit < 1:
         raise UsageError(f"the server's context of {context_tokens} tokens leaves no room for a prompt and {max_tokens} tokens of output")
     return limit

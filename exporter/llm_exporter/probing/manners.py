@@ -46,6 +46,8 @@ class ProbeModule(Protocol):
     def max_waiting(self) -> int | None: ...  # noqa: D102
     @property
     def budget_tokens_per_hour(self) -> int | None: ...  # noqa: D102
+    @property
+    def language(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +70,28 @@ class EngineView:
     context_tokens: int | None = None
 
 
-def reason_to_skip(module: ProbeModule, view: EngineView, spent_tokens: int, cost_tokens: int) -> str | None:
-    """The skip that applies, else None. Budget: tokens of all probes of the target within the last hour."""
+def reason_to_skip(module: ProbeModule, view: EngineView, spent_tokens: int, cost_tokens: int, *, though_blind: bool = False) -> str | None:
+    """The skip that applies, else None. Budget: tokens of all probes of the target within the last hour.
+
+    Who has set `max_waiting` wants no probe to meet users, so a queue that nobody knows counts as full, unless `though_blind`.
+    """
     if view.state == "loading":
         return "skipped_loading"
     if view.state == "sleeping":
         return "skipped_sleeping"
-    if module.max_waiting is not None and (view.requests_waiting or 0) > module.max_waiting:
+    if is_blind(module, view):
+        if not though_blind:
+            return "skipped_busy"
+    elif module.max_waiting is not None and (view.requests_waiting or 0) > module.max_waiting:
         return "skipped_busy"
     if module.budget_tokens_per_hour is not None and spent_tokens + cost_tokens > module.budget_tokens_per_hour:
         return "skipped_budget"
     return None
+
+
+def is_blind(module: ProbeModule, view: EngineView) -> bool:
+    """The module asks for a short queue, and nobody knows how long it is."""
+    return module.max_waiting is not None and view.requests_waiting is None
 
 
 def is_heartbeat(module: ProbeModule) -> bool:
@@ -113,6 +126,33 @@ class TokenLedger:
         while self._entries and self._entries[0][0] <= now - HOUR_SECONDS:
             self._entries.popleft()
         return sum(tokens for _, tokens in self._entries)
+
+
+class BlindHeartbeats:
+    """Lets a heartbeat through now and then while nobody knows how many requests wait.
+
+    Where /metrics is down, the server may be too, and then the heartbeat is what tells. Once a minute it asks, with a single request,
+    which no server notices, however long its queue is. What is no heartbeat waits until the queue is known.
+    """
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def queue_is_known(self) -> None:
+        """The next time it is not, the minute begins anew: one lost page lets nothing through."""
+        self._since = None
+
+    def may_send(self, now: float, module: ProbeModule) -> bool:
+        """Called once for each run that does not know the queue."""
+        if not is_heartbeat(module):
+            return False
+        if self._since is None:
+            self._since = now
+        pause = max(module.interval or 0.0, HEARTBEAT_LONGEST_SECONDS)
+        if now - self._since < pause - 0.5 * min(module.interval or 0.0, pause):  # the schedule's jitter must not cost a whole turn
+            return False
+        self._since = now
+        return True
 
 
 class BackOff:

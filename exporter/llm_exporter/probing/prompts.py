@@ -1,7 +1,7 @@
 """Made-up prompts of a wanted length in tokens, cold or warm, and what a target's tokenizer makes of them.
 
 In: a length in tokens and a `TokenScale` that has learned from the counts that the target reported. Out: a text. No user's data is ever
-read. Called by `probing/runner.py` in the daemon and by `probing/ladder.py` for the command line.
+read. Called by `probing/run.py` in the daemon and by `probing/ladder.py` for the command line.
 """
 
 from __future__ import annotations
@@ -22,8 +22,21 @@ _MOST_TOKENS_PER_CHARACTER = 4.0
 _LONGEST_TEMPLATE = 65536  # tokens that a server may put around a prompt
 # A reading whose prompt was this much off the length asked for does not belong to that length, unless it is few tokens.
 _OFF_RATIO, _OFF_TOKENS = 0.1, 16
-_MOST_LESSONS = 3
+MOST_LESSONS = 3
+# What surely fits into a context: beside the answer, this many tokens and this share are left free for the chat template and our error.
+_MARGIN_TOKENS, _MARGIN_RATIO = 48, 0.03
 _OPENING_CHARACTERS = 16
+
+
+def longest_prompt(context_tokens: int, max_tokens: int) -> int:
+    """The longest prompt that surely fits into the context beside so many tokens of output; below 1 where none does."""
+    return int((context_tokens - max_tokens - _MARGIN_TOKENS) * (1 - _MARGIN_RATIO))
+
+
+def is_possible(characters: int, tokens: int) -> bool:
+    """Can a tokenizer, and a template around it, make so many tokens of so many characters?"""
+    fewest = characters / _MOST_CHARACTERS_PER_TOKEN
+    return characters > 0 and fewest <= tokens <= characters * _MOST_TOKENS_PER_CHARACTER + _LONGEST_TEMPLATE
 
 
 class TokenScale:
@@ -39,8 +52,7 @@ class TokenScale:
 
     def learn(self, characters: int, tokens: int) -> None:
         """One prompt of so many characters was so many tokens to the server. A count that no tokenizer can come to is ignored."""
-        fewest = characters / _MOST_CHARACTERS_PER_TOKEN
-        if characters > 0 and fewest <= tokens <= characters * _MOST_TOKENS_PER_CHARACTER + _LONGEST_TEMPLATE:
+        if is_possible(characters, tokens):
             self._seen.append((characters, tokens))
 
     def missed(self, wanted: int, counted: int | None) -> bool:
@@ -55,7 +67,7 @@ class TokenScale:
         sent = self._seen[-1][0] if self._seen else 0
         again = max(_OPENING_CHARACTERS, self.characters(wanted))
         self._lessons += 1
-        return self._lessons <= _MOST_LESSONS and abs(again - sent) > _OFF_RATIO / 2 * sent
+        return self._lessons <= MOST_LESSONS and abs(again - sent) > _OFF_RATIO / 2 * sent
 
     @property
     def learned(self) -> bool:
@@ -77,6 +89,11 @@ class TokenScale:
             if slope > 0 and fixed >= 0:
                 return fixed, slope
         return 0.0, longest[1] / longest[0]
+
+    def tokens(self, characters: int) -> int:
+        """How many tokens a text of so many characters will be."""
+        fixed, slope = self.line()
+        return round(fixed + slope * characters)
 
     def characters(self, tokens: int) -> int:
         """How long a text must be to have so many tokens."""

@@ -25,6 +25,7 @@ class _Cell:
     ended: list[ProbeReading] = field(default_factory=list)  # of the last run that has
     counts: list[int] = field(default_factory=lambda: [0] * len(TTFT_BOUNDS))
     sum: float = 0.0
+    left_out: bool = False  # the server's context does not hold this length, so nothing is said of it
 
     def count(self, reading: ProbeReading) -> None:
         """Adds a reading's time to first token, where it has one, to the histogram."""
@@ -40,10 +41,10 @@ class _Entry:
     success: bool | None = None
     results: Counter[str] = field(default_factory=Counter)
     sent_prompt_tokens: int = 0
-    running: list[tuple[str, int]] = field(
-        default_factory=list
-    )  # (result, prompt tokens) of each request of the run that has not ended yet
-    ended: list[tuple[str, int]] = field(default_factory=list)  # of the last run that has
+    completion_tokens: int = 0
+    # (result, prompt tokens, completion tokens) of each request: of the run that has not ended yet, and of the last one that has
+    running: list[tuple[str, int, int]] = field(default_factory=list)
+    ended: list[tuple[str, int, int]] = field(default_factory=list)
     last_run_at: float | None = None
     cells: dict[tuple[int, str], _Cell] = field(default_factory=dict)
 
@@ -134,12 +135,19 @@ class Recording:
     def __init__(self, lock: threading.Lock, target: str, module: str, entry: _Entry) -> None:
         self._lock, self._target, self._module, self._entry = lock, target, module, entry
 
-    def sent(self, result: str, prompt_tokens: int) -> None:
+    def leave_out(self, lengths: Collection[int]) -> None:
+        """These lengths are not sent to this server; the others are."""
+        with self._lock:
+            for (prompt_tokens, _), cell in self._entry.cells.items():
+                cell.left_out = prompt_tokens in lengths
+
+    def sent(self, result: str, prompt_tokens: int, completion_tokens: int) -> None:
         """One request was made; `prompt_tokens` is 0 where it never reached the server."""
         with self._lock:
             self._entry.results[result] += 1
             self._entry.sent_prompt_tokens += prompt_tokens
-            self._entry.running.append((result, prompt_tokens))
+            self._entry.completion_tokens += completion_tokens
+            self._entry.running.append((result, prompt_tokens, completion_tokens))
 
     def reading(self, prompt_tokens: int, cache: str, reading: ProbeReading) -> None:
         """One measured request of a cell; of one that a reload took away, nothing is kept."""
@@ -171,29 +179,37 @@ class Recording:
 
 def _last_run(target: str, module: str, entry: _Entry) -> ProbeRecord:
     cells = {key: _alone(cell) for key, cell in entry.cells.items()}
-    results, tokens = Counter(result for result, _ in entry.ended), sum(tokens for _, tokens in entry.ended)
-    return _record(target, module, replace(entry, results=results, sent_prompt_tokens=tokens, cells=cells))
+    results = Counter(result for result, _, _ in entry.ended)
+    prompt, completion = sum(tokens for _, tokens, _ in entry.ended), sum(tokens for _, _, tokens in entry.ended)
+    return _record(target, module, replace(entry, results=results, sent_prompt_tokens=prompt, completion_tokens=completion, cells=cells))
 
 
 def _alone(cell: _Cell) -> _Cell:
-    alone = _Cell(last=cell.last)
+    alone = _Cell(last=cell.last, left_out=cell.left_out)
     for reading in cell.ended:
         alone.count(reading)
     return alone
 
 
 def _representative(readings: list[ProbeReading]) -> ProbeReading | None:
-    """A failed one, else the one with the median TTFT; None where the run did not come to this cell: an old value is none."""
+    """A failed one, else the one with the median TTFT, else one that was read too late to have a TTFT.
+
+    None where the run did not come to this cell: an old value is none.
+    """
     failed = [reading for reading in readings if not reading.success]
     if failed:
         return failed[-1]
-    ranked = sorted(readings, key=lambda reading: reading.time_to_first_token_seconds or 0.0)
-    return ranked[(len(ranked) - 1) // 2] if ranked else None
+    timed = [(ttft, place) for place, reading in enumerate(readings) if (ttft := reading.time_to_first_token_seconds) is not None]
+    if timed:
+        return readings[sorted(timed)[(len(timed) - 1) // 2][1]]
+    return readings[-1] if readings else None
 
 
 def _record(target: str, module: str, entry: _Entry) -> ProbeRecord:
     cells = []
     for (prompt_tokens, cache), cell in sorted(entry.cells.items()):
+        if cell.left_out:
+            continue
         total, cumulative = 0, []
         for count in cell.counts:
             total += count
@@ -206,6 +222,7 @@ def _record(target: str, module: str, entry: _Entry) -> ProbeRecord:
         success=entry.success,
         results=dict(entry.results),
         sent_prompt_tokens=entry.sent_prompt_tokens,
+        completion_tokens=entry.completion_tokens,
         last_run_at=entry.last_run_at,
         cells=tuple(cells),
     )

@@ -14,7 +14,6 @@ from llm_exporter.errors import UsageError
 from llm_exporter.probing.addresses import Addresses, Place
 from llm_exporter.probing.manners import BackOff, EngineView, ProbeModule, is_heartbeat
 from llm_exporter.probing.pool import ProbeProcessLost, Prober
-from llm_exporter.probing.prompts import PromptMaker
 from llm_exporter.probing.results import ResultStore
 from llm_exporter.probing.run import Outcome, ProbeTarget, Run, Tools
 
@@ -40,11 +39,10 @@ class ProbeRunner:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        language: str = "en",
         tell: Callable[[ProbeTarget, str, Outcome], None] = lambda *_: None,
     ) -> None:
         self.store = store
-        self._tools = Tools(prober, store, PromptMaker(language), clock, wall)
+        self._tools = Tools(prober, store, clock, wall)
         self._addresses = Addresses()
         self._tell = tell
 
@@ -66,13 +64,13 @@ class ProbeRunner:
         now: float,
         view: EngineView | Callable[[], EngineView],
         *,
-        timeout_seconds: float | None = None,
+        until: float | None = None,
         noted: bool = True,
     ) -> Outcome:
         """One run, or the reason why not. Takes as long as its requests do.
 
-        `now` is monotonic seconds. A callable `view` is asked again before each further request of a long run. `timeout_seconds`
-        shortens the module's timeout. A skip is published unless `noted` is off.
+        `now` is monotonic seconds. A callable `view` is asked again before each further request of a long run. By `until` (monotonic
+        seconds) the run has ended; what it did not come to is left out. A skip is published unless `noted` is off.
 
         Raises:
             ProbeProcessLost: the exporter ends. A bug is raised too, after it has been noted as a failed run.
@@ -94,7 +92,7 @@ class ProbeRunner:
                 place=place,
                 ledger=server.ledger,
                 look=look,
-                timeout_seconds=timeout_seconds or module.timeout,
+                until=until,
                 noted=noted,
             )
             try:
@@ -137,10 +135,10 @@ class ProbeRunner:
                 f"module {module_name!r}: /probe runs interval modules with one prompt length and max_tokens of at most 64 only;"
                 " let the scheduler run this one"
             )
-        timeout = module.timeout
+        until = None
         if scrape_timeout_seconds is not None:
-            timeout = min(timeout, scrape_timeout_seconds - SCRAPE_TIMEOUT_MARGIN_SECONDS)
-            if timeout <= 0:
+            until = now + scrape_timeout_seconds - SCRAPE_TIMEOUT_MARGIN_SECONDS
+            if until <= now:
                 raise UsageError(f"a scrape timeout of {scrape_timeout_seconds:g} s leaves no time for a probe")
         _, place = self._addresses.find(target.name, target.url)
         last = place.last_run_at.get(module_name)
@@ -148,7 +146,7 @@ class ProbeRunner:
             past = self._past(target, module_name, "the last run is young enough")
             if past.record.success is not None:  # else a reload has forgotten it
                 return past
-        return self.run(target, module_name, module, now, view, timeout_seconds=timeout, noted=False)
+        return self.run(target, module_name, module, now, view, until=until, noted=False)
 
     def _busy(self, target: ProbeTarget, module_name: str, *, noted: bool) -> Outcome:
         """Another probe of the server runs. What `/probe` asked for shows in its own answer only, not on the page."""

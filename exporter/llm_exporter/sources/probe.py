@@ -28,7 +28,7 @@ from llm_exporter.sources.wire import Connection, Deadline
 
 # The closed set of `result`; beside it http_NNN for every other status of the answer (CONTRACT 6.3).
 SENT_RESULTS = ("success", "timeout", "connect", "dns", "tls", "tls_verify", "in_band_error", "truncated", "no_output", "not_streaming")
-SKIPS = ("skipped_busy", "skipped_loading", "skipped_sleeping", "skipped_budget", "skipped_unknown_engine")
+SKIPS = ("skipped_busy", "skipped_loading", "skipped_sleeping", "skipped_budget", "skipped_unknown_engine", "skipped_context")
 
 BODY_LIMIT = 4 * 2**20  # a probe asks for some dozens of tokens: more is a runaway
 # Events of an engine come one per decoding step, and no step takes less than this. Events closer together were held back on the way.

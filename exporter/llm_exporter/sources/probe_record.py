@@ -41,8 +41,9 @@ class ProbeRecord:
     Attributes:
         last_result: of the last run or skip; empty before the first.
         success: of the last run that was sent; None before the first.
-        results: requests sent since start, by result, primings of the cache included.
+        results: requests sent since start, by result, primings of the cache and lessons on its tokenizer included.
         sent_prompt_tokens: prompt tokens of those; the server's count where it gave one, else our estimate.
+        completion_tokens: output tokens of those, where the server counted them.
         last_run_at: unix seconds of the last run that was sent.
     """
 
@@ -52,5 +53,6 @@ class ProbeRecord:
     success: bool | None = None
     results: Mapping[str, int] = field(default_factory=dict)
     sent_prompt_tokens: int = 0
+    completion_tokens: int = 0
     last_run_at: float | None = None
     cells: tuple[ProbeCell, ...] = ()

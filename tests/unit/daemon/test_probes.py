@@ -98,7 +98,7 @@ def probing(prober: FakeProber, *, allowed: Iterable[str] = (), url: str = "http
     """Probes without a child process."""
     made = Probes(Page(probes.METRICS, lambda: 0.0), SimpleNamespace(running={}))  # type: ignore[arg-type]
     made._runner._tools = SimpleNamespace(  # type: ignore[assignment]
-        prober=prober, **{name: getattr(made._runner._tools, name) for name in ("store", "maker", "clock", "wall")}
+        prober=prober, **{name: getattr(made._runner._tools, name) for name in ("store", "clock", "wall")}
     )
     made._pool.start = lambda: None  # type: ignore[method-assign]
     module = ProbeModule(interval=30.0, timeout=20.0, prompt_tokens=(64,), model="m")

@@ -20,8 +20,8 @@ def test_the_daily_ladder_of_the_documentation_costs_357632_tokens() -> None:
         (EngineView(state="sleeping"), "skipped_sleeping"),
         (EngineView(state="ready", requests_waiting=1), "skipped_busy"),
         (EngineView(state="ready", requests_waiting=0), None),
-        (EngineView(state="ready", requests_waiting=None), None),
-        (EngineView(state="unknown"), None),
+        (EngineView(state="ready", requests_waiting=None), "skipped_busy"),
+        (EngineView(state="unknown"), "skipped_busy"),
     ],
 )
 def test_state_and_queue_decide(view: EngineView, reason: str | None) -> None:
@@ -33,7 +33,7 @@ def test_a_heartbeat_without_max_waiting_is_sent_into_a_full_queue() -> None:
 
 
 def test_the_budget_counts_what_this_run_will_cost() -> None:
-    view = EngineView(state="ready")
+    view = EngineView(state="ready", requests_waiting=0)
     assert reason_to_skip(LADDER, view, 42_368, 357_632) is None
     assert reason_to_skip(LADDER, view, 42_369, 357_632) == "skipped_budget"
 

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from fakes.probing import LADDER, FakeProber, Module, good, shared
+from fakes.probing import LADDER, FakeProber, Module, good, shared, tokens_of
 from llm_exporter.errors import FetchError, SourceError, UsageError
 from llm_exporter.expose.probes import families
 from llm_exporter.metrics import Sample
 from llm_exporter.probing.addresses import Addresses
-from llm_exporter.probing.manners import EngineView, ProbeModule
+from llm_exporter.probing.manners import EngineView, ProbeModule, run_cost
 from llm_exporter.probing.results import ResultStore
 from llm_exporter.probing.run import Outcome, ProbeTarget
 from llm_exporter.probing.runner import ProbeRunner
@@ -77,7 +80,7 @@ def test_what_was_sent_is_counted_by_the_servers_count() -> None:
     bench = Bench()
     for _ in range(3):
         outcome = bench.run()
-    by_run = [10 + len(prompt) // 4 for prompt in bench.prober.prompts]
+    by_run = [tokens_of(prompt) for prompt in bench.prober.prompts]
     (kept,) = bench.store.snapshot()
     assert kept.sent_prompt_tokens == sum(by_run)
     assert values(outcome, "llm_probe_sent_prompt_tokens_total") == {(): float(by_run[-1])}
@@ -225,19 +228,86 @@ def test_after_failures_a_target_rests_and_the_last_result_is_the_answer() -> No
 def test_a_ladder_measures_each_cell_and_publishes_the_median() -> None:
     ttfts = iter([0.1 + 0.01 * number for number in range(200)])
     bench = Bench(FakeProber(answer=lambda prompt: good(prompt, next(ttfts))))
-    outcome = bench.run(LADDER)
-    # 20 cold, 20 warm, 20 primings
-    assert len(bench.prober.calls) == 60
+    outcome = bench.run(replace(LADDER, budget_tokens_per_hour=None))
+    # 2 lessons, 20 cold, 20 warm, 20 primings
+    assert len(bench.prober.calls) == 62
     assert len(values(outcome, "llm_probe_time_to_first_token_seconds")) == 8
     for family in families([outcome.record]):
         if family.metric.name.endswith("distribution_seconds"):
             assert [sample.cumulative[-1] for sample in family.samples] == [5.0] * 8  # type: ignore[union-attr]
 
 
+def caching(prompts: list[str]) -> Callable[[str], ProbeReading]:
+    """A server that has a prefix cache and tells what it had of a prompt."""
+
+    def answer(prompt: str) -> ProbeReading:
+        cached = tokens_of(prompt) // 16 * 16 if prompt in prompts[:-1] else 0
+        return replace(good(prompt), cached_tokens=cached)
+
+    return answer
+
+
+def ledger_of(bench: Bench) -> int:
+    return bench.runner._addresses.find("chat", TARGET.url)[0].ledger.spent(bench.now)
+
+
 def test_a_ladder_fits_into_the_budget_of_the_documentation_and_not_twice_into_it() -> None:
     bench = Bench()
-    assert bench.run(LADDER).result == "success"
+    seen: list[str] = []
+    answer = caching(seen)
+    bench.prober.answer = lambda prompt: (seen.append(prompt), answer(prompt))[1]  # type: ignore[func-returns-value]
+    outcome = bench.run(LADDER)
+    assert (outcome.result, outcome.record.last_result, len(bench.prober.calls)) == ("success", "success", 62)
+    # 5 cold each; the warm prompt of a length is computed once and then its tail
+    assert ledger_of(bench) == pytest.approx(6 * 59_392, rel=0.02)
     assert bench.run(LADDER).result == "skipped_budget"
+
+
+def test_a_server_that_does_not_tell_what_it_had_cached_costs_no_more_than_the_budget() -> None:
+    """It may have no prefix cache: a ladder of 357,632 tokens then makes it compute 890,880."""
+    bench = Bench()
+    outcome = bench.run(LADDER)
+    assert (outcome.result, outcome.record.last_result) == ("success", "skipped_budget")
+    assert 400_000 - 33_000 < ledger_of(bench) <= 400_000 + 33_000
+    assert ledger_of(bench) == bench.store.snapshot()[0].sent_prompt_tokens
+    assert "--enable-prompt-tokens-details" in outcome.advice
+    bench.now += 3601
+    assert bench.run(LADDER).sent
+
+
+@pytest.mark.parametrize("cache", [("cold",), ("warm",)])
+def test_the_budget_is_asked_before_each_request(cache: tuple[str, ...]) -> None:
+    """The tokenizer makes four times as many tokens as it did: the run notices after the first request and not at its end."""
+    bench = Bench()
+    module = Module(prompt_tokens=(1000,), cache=cache, repeat=5, budget_tokens_per_hour=6500)
+    bench.run(Module(prompt_tokens=(1000,)), name="other")
+    bench.prober.answer = lambda prompt: replace(good(prompt), prompt_tokens=4 * tokens_of(prompt))
+    outcome = bench.run(module)
+    assert outcome.record.last_result == "skipped_budget"
+    largest = max(4 * tokens_of(prompt) for prompt in bench.prober.prompts)
+    assert ledger_of(bench) <= 6500 + largest
+    assert len(bench.prober.calls) <= 4
+
+
+@pytest.mark.parametrize("cache", [("cold",), ("warm",), ("cold", "warm")])
+def test_a_budget_of_exactly_one_run_lets_all_of_it_through(cache: tuple[str, ...]) -> None:
+    bench = Bench()
+    seen: list[str] = []
+    answer = caching(seen)
+    bench.prober.answer = lambda prompt: (seen.append(prompt), answer(prompt))[1]  # type: ignore[func-returns-value]
+    module = Module(prompt_tokens=(1000, 500), cache=cache, repeat=4)
+    module = replace(module, budget_tokens_per_hour=run_cost(module.prompt_tokens, cache, 4))
+    for _ in range(5):
+        outcome = bench.run(module)
+        assert outcome.record.last_result == "success"
+        bench.now += 3601
+
+
+@pytest.mark.parametrize("counted", [1, 10**9])
+def test_a_made_up_count_is_not_what_the_budget_believes(counted: int) -> None:
+    bench = Bench(FakeProber(answer=lambda prompt: replace(good(prompt), prompt_tokens=counted)))
+    bench.run(Module(prompt_tokens=(1000,)))
+    assert ledger_of(bench) == pytest.approx(1000 * len(bench.prober.calls), rel=0.1)
 
 
 def test_a_ladder_stops_when_users_come() -> None:
@@ -258,12 +328,250 @@ def test_a_ladder_that_fails_midway_shows_no_old_values_where_it_did_not_come() 
     assert len(values(outcome, "llm_probe_duration_seconds")) == 1
 
 
-def test_lengths_are_cut_to_the_context() -> None:
+SMALL = replace(READY, context_tokens=4096)
+
+
+def lengths_shown(bench: Bench) -> set[str]:
+    return {
+        sample.labels[2]
+        for family in families(bench.store.snapshot())
+        for sample in family.samples
+        if "prompt_tokens" in family.metric.labels
+    }
+
+
+def test_a_length_beyond_the_context_is_left_out_with_all_its_series() -> None:
     bench = Bench()
-    module = Module(prompt_tokens=(4096,))
+    module = Module(prompt_tokens=(1000, 2000, 4096))
+    outcome = bench.run(module, SMALL)
+    assert outcome.result == "success"
+    assert "prompt_tokens 4096 left out: the model's context of 4096 tokens holds prompts of up to 3918" in outcome.advice
+    assert lengths_shown(bench) == {"1000", "2000"}
+    assert set(values(outcome, "llm_probe_prompt_tokens")) == {("1000", "cold"), ("2000", "cold")}
+    assert max(map(tokens_of, bench.prober.prompts)) < 2100
+    bench.now += 60
+    assert bench.run(module, replace(READY, context_tokens=32768)).advice == ""
+    assert lengths_shown(bench) == {"1000", "2000", "4096"}
+
+
+def test_where_no_length_fits_nothing_is_sent_and_the_answer_says_why() -> None:
+    bench = Bench()
+    outcome = bench.run(Module(prompt_tokens=(8192,)), SMALL)
+    assert (outcome.result, outcome.sent, bench.prober.calls) == ("skipped_context", False, [])
+    assert "up to 3918" in outcome.detail
+    assert values(outcome, "llm_probe_last_result")[("skipped_context",)] == 1.0
+
+
+def strict(context: int, characters_per_token: float, template: int) -> Callable[[str], ProbeReading]:
+    """A server with a context, which refuses what is longer."""
+
+    def answer(prompt: str) -> ProbeReading:
+        tokens = template + int(len(prompt) / characters_per_token)
+        if tokens + 8 > context:
+            return ProbeReading("http_400", "maximum context length", request_sent=True)
+        return replace(good(prompt), prompt_tokens=tokens)
+
+    return answer
+
+
+@pytest.mark.parametrize(("characters_per_token", "template"), [(3.9, 36), (2.3, 40), (5.2, 900)])
+@pytest.mark.parametrize("told", ["page", "list"])
+def test_a_ladder_at_the_full_context_is_never_refused(characters_per_token: float, template: int, told: str) -> None:
+    """The page of vLLM does not tell the context; its list of models does."""
+    bench = Bench(FakeProber(answer=strict(32768, characters_per_token, template), context_tokens=32768 if told == "list" else None))
+    module = Module(interval=None, schedule="0 4 * * *", prompt_tokens=(2048, 31_700, 32_768), cache=("cold", "warm"), repeat=5)
+    view = replace(READY, context_tokens=32768 if told == "page" else None)
     for _ in range(3):
-        outcome = bench.run(module, EngineView(state="ready", engine="vllm", model="m", context_tokens=1024))
-    assert values(outcome, "llm_probe_prompt_tokens") == {("4096", "cold"): pytest.approx(1024 - 8 - 32, abs=2)}
+        outcome = bench.run(module, view)
+        assert outcome.result == "success"
+        assert "32768 left out" in outcome.advice
+        counted = values(outcome, "llm_probe_prompt_tokens")
+        assert counted[("31700", "cold")] == pytest.approx(31_700, rel=0.01)
+        assert counted[("2048", "warm")] == pytest.approx(2048, rel=0.05)
+        bench.now += 86_400
+    assert bench.prober.listings == (told == "list")
+
+
+def test_no_reading_is_filed_under_a_length_that_it_did_not_have() -> None:
+    """From the first measured one on; the lessons are counted as sent."""
+    bench = Bench(FakeProber(answer=strict(10**6, 2.3, 40)))
+    for number in range(5):
+        outcome = bench.run()
+        assert values(outcome, "llm_probe_prompt_tokens") == {("64", "cold"): pytest.approx(64, abs=16)}
+        assert number or len(bench.prober.calls) > 1
+        bench.now += 30
+    (record,) = bench.store.snapshot()
+    assert record.cells[0].cumulative[-1] == 5
+    assert record.results["success"] == len(bench.prober.calls) <= 5 + 3
+    assert record.sent_prompt_tokens == sum(40 + int(len(prompt) / 2.3) for prompt in bench.prober.prompts) == ledger_of(bench)
+
+
+def test_a_long_prompt_is_never_the_first_lesson() -> None:
+    bench = Bench(FakeProber(answer=strict(10**6, 1.2, 40)))
+    bench.run(Module(prompt_tokens=(32_768,)))
+    counts = [40 + int(len(prompt) / 1.2) for prompt in bench.prober.prompts]
+    assert len(counts) == 3
+    assert max(counts[:2]) < 6000
+    assert counts[2] == pytest.approx(32_768, rel=0.02)
+
+
+def test_a_lesson_of_a_warm_prompt_is_learned_before_it_is_measured() -> None:
+    bench = Bench(FakeProber(answer=strict(10**6, 2.3, 40)))
+    outcome = bench.run(Module(cache=("warm",), prompt_tokens=(512,)))
+    *_, primer, measured = bench.prober.prompts
+    assert primer == measured
+    assert values(outcome, "llm_probe_prompt_tokens") == {("512", "warm"): pytest.approx(512, rel=0.1)}
+    assert len(bench.prober.calls) == 3
+
+
+def test_a_lesson_that_fails_is_a_failed_run() -> None:
+    bench = Bench(FakeProber(answer=lambda _: ProbeReading("timeout", request_sent=True)))
+    outcome = bench.run(Module(prompt_tokens=(32_768,)))
+    assert (outcome.result, outcome.sent, len(bench.prober.calls)) == ("timeout", True, 1)
+    assert values(outcome, "llm_probe_success") == {(): 0.0}
+
+
+def test_a_module_speaks_its_language_and_tokenizers_are_learned_for_each() -> None:
+    bench = Bench()
+    bench.run()
+    bench.run(Module(language="zh"), name="chinese")
+    assert bench.prober.prompts[0].isascii()
+    assert not bench.prober.prompts[-1].isascii()
+    assert len(bench.prober.prompts[1]) == round(64 * 1.6)  # the guess for Chinese, not what English has taught
+
+
+UNKNOWN = EngineView()
+BLIND = replace(READY, requests_waiting=None)
+
+
+@pytest.mark.parametrize("view", [UNKNOWN, BLIND], ids=["no page", "a page without queue"])
+def test_a_ladder_is_not_sent_into_a_queue_that_nobody_knows(view: EngineView) -> None:
+    bench = Bench()
+    for _ in range(10):
+        outcome = bench.run(LADDER, view)
+        assert (outcome.result, outcome.sent) == ("skipped_busy", False)
+        assert "how many requests wait is not known" in outcome.detail
+        assert outcome.advice == outcome.detail
+        bench.now += 86_400
+    assert bench.prober.calls == []
+    assert values(outcome, "llm_probe_last_result")[("skipped_busy",)] == 1.0
+
+
+def test_a_ladder_stops_when_the_queue_is_not_known_any_more() -> None:
+    bench = Bench()
+    outcome = bench.runner.run(TARGET, "ladder", LADDER, bench.now, lambda: BLIND if len(bench.prober.calls) > 5 else READY)
+    assert (outcome.result, outcome.record.last_result) == ("success", "skipped_busy")
+    assert 5 < len(bench.prober.calls) <= 8
+
+
+def test_a_heartbeat_that_minds_the_queue_finds_a_dead_server_within_a_minute_and_asks_once_a_minute() -> None:
+    bench = Bench(FakeProber(answer=lambda _: ProbeReading("connect"), models=FetchError("connect")))
+    module = Module(interval=15.0, max_waiting=0)
+    assert bench.run(module).sent  # the queue is known, so it goes
+    began, sent = bench.now, []
+    for _ in range(40):
+        bench.now += 15
+        if bench.run(module, UNKNOWN).sent:
+            sent.append(bench.now - began)
+    assert sent[0] <= 75
+    assert {later - earlier for earlier, later in pairwise(sent)} == {60}
+    assert bench.store.snapshot()[0].success is False
+
+
+def test_a_page_that_is_lost_now_and_then_lets_no_heartbeat_through() -> None:
+    bench = Bench()
+    module = Module(interval=30.0, max_waiting=0)
+    for turn in range(40):
+        bench.now += 30
+        assert bench.run(module, UNKNOWN if turn % 2 else replace(READY, requests_waiting=5)).result == "skipped_busy"
+    assert bench.prober.calls == []
+
+
+def test_a_heartbeat_without_max_waiting_needs_no_page() -> None:
+    bench = Bench()
+    assert [bench.run(SHORT, BLIND).result for _ in range(3)] == ["success"] * 3
+
+
+def slow_by(bench: Bench, seconds: float) -> Callable[[str], ProbeReading]:
+    """Each answer takes so long, or until its deadline."""
+
+    def answer(prompt: str) -> ProbeReading:
+        limit = bench.prober.calls[-1].timeout_seconds
+        bench.now += min(seconds, limit)
+        return good(prompt) if seconds <= limit else ProbeReading("timeout", duration_seconds=limit, request_sent=True)
+
+    return answer
+
+
+@pytest.mark.parametrize("module", [Module(cache=("warm",)), Module(cache=("cold", "warm"), repeat=3), Module(repeat=100)])
+@pytest.mark.parametrize("seconds", [0.3, 0.7, 1.1, 1.6])
+def test_probe_now_answers_within_the_scrapes_timeout_whatever_the_module_asks_for(module: Module, seconds: float) -> None:
+    bench = Bench()
+    bench.prober.answer = slow_by(bench, seconds)
+    began = bench.now
+    outcome = bench.probe_now(module, timeout=2.5)
+    assert bench.now - began <= 2.0 + 1e-6
+    assert (outcome.result, outcome.record.success) == ("success", True)
+    assert len(bench.prober.calls) == max(1, min(int(2.0 / seconds), len(bench.prober.calls)))
+    assert [cell.last is None or cell.last.success for cell in outcome.record.cells] == [True] * len(outcome.record.cells)
+
+
+def test_what_probe_now_did_not_come_to_is_left_out_and_the_answer_says_so() -> None:
+    bench = Bench()
+    bench.prober.answer = slow_by(bench, 1.6)
+    outcome = bench.probe_now(Module(cache=("warm",)), timeout=2.5)
+    assert values(outcome, "llm_probe_time_to_first_token_seconds") == {}
+    assert outcome.detail == "stopped after 0 of 1 measurements: the time of the call is over"
+
+
+def test_a_request_that_had_less_time_than_it_should_is_counted_and_says_nothing_of_the_server() -> None:
+    bench = Bench()
+    taken = iter([0.5, 9.0])
+    bench.prober.answer = lambda prompt: slow_by(bench, next(taken))(prompt)
+    outcome = bench.probe_now(Module(repeat=2), timeout=2.5)
+    assert (outcome.result, outcome.record.success) == ("success", True)
+    assert values(outcome, "llm_probe_requests_total")[("timeout",)] == 1.0
+    assert values(outcome, "llm_probe_time_to_first_token_seconds") == {("64", "cold"): 0.2}
+
+
+def test_a_server_that_does_not_answer_within_the_scrape_is_a_timeout() -> None:
+    bench = Bench()
+    bench.prober.answer = slow_by(bench, 9.0)
+    assert bench.probe_now(timeout=2.5).result == "timeout"
+
+
+def test_asking_for_the_model_takes_from_the_same_time() -> None:
+    bench = Bench()
+
+    def listing(url: str, headers: object, tls: object, timeout_seconds: float) -> tuple[list[str], int | None]:
+        assert timeout_seconds == 2.0
+        bench.now += 1.5
+        return ["m"], None
+
+    bench.prober.list_models = listing  # type: ignore[method-assign,assignment]
+    bench.probe_now(view=UNKNOWN, timeout=2.5)
+    assert bench.prober.calls[0].timeout_seconds == pytest.approx(0.5)
+
+
+def test_a_reading_without_a_time_does_not_stand_for_those_that_have_one() -> None:
+    late = iter([True, True, False, True, False])
+    bench = Bench(
+        FakeProber(answer=lambda prompt: replace(good(prompt), time_to_first_token_seconds=None) if next(late) else good(prompt, 0.4))
+    )
+    module = Module(repeat=5)
+    assert values(bench.run(module), "llm_probe_time_to_first_token_seconds") == {("64", "cold"): 0.4}
+    bench.prober.answer = lambda prompt: replace(good(prompt), time_to_first_token_seconds=None)
+    bench.now += 60
+    outcome = bench.run(module)
+    assert outcome.record.cells[0].last is not None
+    assert values(outcome, "llm_probe_time_to_first_token_seconds") == {}
+
+
+def test_output_tokens_are_counted_with_those_of_primings() -> None:
+    bench = Bench()
+    assert values(bench.run(Module(cache=("warm",))), "llm_probe_completion_tokens_total") == {(): 16.0}
+    bench.run(Module(cache=("warm",)))
+    assert bench.store.snapshot()[0].completion_tokens == 32
 
 
 def test_probe_now_answers_the_last_run_while_it_is_young() -> None:
