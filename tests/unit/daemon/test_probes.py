@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -9,17 +10,21 @@ from typing import Any
 import pytest
 
 from fakes.probing import FakeProber
-from llm_exporter.config.model import Config, ProbeModule, Target, Web
+from llm_exporter.config.model import Authorization, Config, ProbeModule, Secret, Target, Web
+from llm_exporter.daemon.pipeline import Pipeline, Timing
 from llm_exporter.daemon.probe_health import ProbeHealth
-from llm_exporter.daemon.probes import Probes
+from llm_exporter.daemon.probes import Probes, engine_view
+from llm_exporter.daemon.published import declared
 from llm_exporter.expose import probes
 from llm_exporter.expose.page import Page
 from llm_exporter.probing.run import Outcome, ProbeTarget
+from llm_exporter.sources.engine import Failed, Fetched
 from llm_exporter.sources.probe import ProbeReading
 from llm_exporter.sources.probe_record import ProbeRecord
 
 TARGET = ProbeTarget("chat", "http://a")
 PAIR = ("chat", "short")
+SHORT = ProbeModule(interval=30.0, timeout=20.0, prompt_tokens=(64,), model="m")
 
 
 class News:
@@ -94,16 +99,24 @@ def test_what_is_not_configured_any_more_is_nobodys_news(news: News) -> None:
     assert len(news.lines()) == 2
 
 
-def probing(prober: FakeProber, *, allowed: Iterable[str] = (), url: str = "http://a") -> tuple[Probes, Config]:
+def probing(
+    prober: FakeProber,
+    *,
+    allowed: Iterable[str] = (),
+    url: str = "http://a",
+    pipeline: Pipeline | None = None,
+    module: ProbeModule = SHORT,
+    authorization: Authorization | None = None,
+) -> tuple[Probes, Config]:
     """Probes without a child process."""
-    made = Probes(Page(probes.METRICS, lambda: 0.0), SimpleNamespace(running={}))  # type: ignore[arg-type]
+    running = {} if pipeline is None else {"chat": SimpleNamespace(pipeline=pipeline)}
+    made = Probes(Page(probes.METRICS, lambda: 0.0), SimpleNamespace(running=running))  # type: ignore[arg-type]
     made._runner._tools = SimpleNamespace(  # type: ignore[assignment]
         prober=prober, **{name: getattr(made._runner._tools, name) for name in ("store", "clock", "wall")}
     )
     made._pool.start = lambda: None  # type: ignore[method-assign]
-    module = ProbeModule(interval=30.0, timeout=20.0, prompt_tokens=(64,), model="m")
     config = Config(
-        targets=(Target(name="chat", url=url, probes=("short",)),),
+        targets=(Target(name="chat", url=url, probes=("short",), authorization=authorization),),
         probe_modules={"short": module},
         web=Web(allow_probe_urls=tuple(allowed)),
     )
@@ -176,3 +189,111 @@ def test_a_bug_in_a_probe_is_raised_after_it_is_on_the_page() -> None:
     assert 'llm_probe_success{module="short",target="chat"} 0.0\n' in text_of(made._page)
     rows: list[dict[str, Any]] = made.rows("chat")
     assert rows[0]["detail"] == "bug of the exporter: OverflowError"
+
+
+def test_credentials_go_to_the_target_and_never_to_an_admitted_url() -> None:
+    """Also not to one at the target's own host: whoever may type a URL may not make us log in there."""
+    prober = FakeProber()
+    made, _ = probing(
+        prober, allowed=["http://b/ok", "http://a/other"], authorization=Authorization(type="Bearer", credentials=Secret("sk-hidden-token"))
+    )
+    for asked in ("http://b/ok", "http://a/other", "chat"):
+        assert made.probe_now(asked, "short", None)[0] == 200
+    told = {call.url: {name.lower(): value for name, value in call.headers.items()}.get("authorization") for call in prober.calls}
+    assert told == {"http://b/ok": None, "http://a/other": None, "http://a": "Bearer sk-hidden-token"}
+
+
+def test_probe_now_hands_on_the_timeout_of_the_scrape_and_refuses_what_it_must() -> None:
+    prober = FakeProber()
+    made, _ = probing(prober)
+    assert made.probe_now("chat", "short", 3.0)[0] == 200
+    assert 2.0 < prober.calls[0].timeout_seconds <= 2.5
+    assert made.probe_now("chat", "no such", None)[0] == 404
+    assert made.probe_now("chat", "short", 0.2)[0] == 400
+    assert len(prober.calls) == 1
+
+
+def vllm_page(waiting: float | None, awake: float | None = None, models: Iterable[str] = ("m",)) -> Fetched:
+    lines = []
+    for model in models:
+        lines += ["# TYPE vllm:num_requests_running gauge", f'vllm:num_requests_running{{model_name="{model}",engine="0"}} 250']
+    if waiting is not None:
+        lines += ["# TYPE vllm:num_requests_waiting gauge", f'vllm:num_requests_waiting{{model_name="m",engine="0"}} {waiting}']
+    if awake is not None:
+        lines += ["# TYPE vllm:engine_sleep_state gauge", f'vllm:engine_sleep_state{{engine="0",sleep_state="awake"}} {awake}']
+    return Fetched("\n".join([*lines, ""]).encode(), "text/plain; version=0.0.4", 0.0)
+
+
+def pipeline_after(*scrapes: Fetched | Failed, now: float, every: float = 5.0) -> Pipeline:
+    pipeline = Pipeline(Target(name="chat", url="http://a"), Page(declared(), lambda: now), Timing(5.0, 10.0), lambda: 1e9 + now)
+    for number, scraped in enumerate(scrapes):
+        pipeline.take(scraped, now - every * (len(scrapes) - 1 - number))
+    return pipeline
+
+
+DOWN, LOADING = Failed("http_500", "overloaded", "", 0.1), Failed("http_503", "not yet", "", 0.1)
+QUEUES = {
+    "nobody waits": ((vllm_page(0),), "success"),
+    "many wait": ((vllm_page(500),), "skipped_busy"),
+    "not told": ((vllm_page(None),), "skipped_busy"),
+    "page gone": ((vllm_page(0), DOWN), "skipped_busy"),
+    "never a page": ((), "skipped_busy"),
+    "loading": ((vllm_page(0), LOADING), "skipped_loading"),
+    "asleep": ((vllm_page(0, awake=0),), "skipped_sleeping"),
+    "awake": ((vllm_page(0, awake=1),), "success"),
+    "back again": ((DOWN, vllm_page(0)), "success"),
+}
+
+
+@pytest.mark.parametrize(("scrapes", "result"), QUEUES.values(), ids=QUEUES)
+@pytest.mark.parametrize("way", ["scheduled", "asked"])
+def test_what_the_page_says_decides_whether_a_probe_is_sent(scrapes: tuple[Fetched | Failed, ...], result: str, way: str) -> None:
+    prober = FakeProber()
+    pipeline = pipeline_after(*scrapes, now=time.monotonic()) if scrapes else None
+    module = SHORT.model_copy(update={"max_waiting": 2})
+    made, config = probing(prober, pipeline=pipeline, module=module)
+    if way == "scheduled":
+        made.apply(config, config.targets)["probe chat short"].work()
+        page = text_of(made._page)
+    else:
+        page = text_of(made.probe_now("chat", "short", None)[1])
+    assert f'llm_probe_last_result{{module="short",result="{result}",target="chat"}} 1.0\n' in page
+    assert len(prober.calls) == (result == "success")
+
+
+def test_a_view_of_the_engine_holds_what_the_page_says_and_no_longer_than_it_is_good() -> None:
+    pipeline = pipeline_after(vllm_page(7), now=100.0)
+    view = engine_view(pipeline, 100.0)
+    assert (view.state, view.engine, view.model) == ("ready", "vllm", "m")
+    assert (view.requests_running, view.requests_waiting, view.context_tokens) == (250, 7, None)
+    assert engine_view(pipeline, 110.0) == view
+    assert engine_view(pipeline, 110.1).requests_waiting is None  # two intervals and a timeout: a scrape hangs
+
+
+def test_a_queue_of_which_a_part_is_not_known_is_not_known() -> None:
+    assert engine_view(pipeline_after(vllm_page(0, models=("m", "n")), now=0.0), 0.0).requests_waiting is None
+
+
+def test_the_context_is_the_configured_one_where_the_page_tells_none() -> None:
+    pipeline = pipeline_after(vllm_page(0), now=0.0)
+    pipeline.target = pipeline.target.model_copy(update={"limits": pipeline.target.limits.model_copy(update={"context_tokens": 4096})})
+    assert engine_view(pipeline, 0.0).context_tokens == 4096
+
+
+def test_advice_is_a_line_once_and_stays_in_the_row(news: News) -> None:
+    def note(result: str, *, sent: bool, advice: str = "") -> None:
+        record = ProbeRecord("chat", "short")
+        news.health.note(TARGET, "short", Outcome(result, sent=sent, record=record, detail=advice, advice=advice))
+
+    for _ in range(3):
+        note("skipped_busy", sent=False, advice="the queue is not known")
+    assert news.lines() == ["WARNING probe: the queue is not known"]
+    (row,) = news.health.rows("chat")
+    assert (row["result"], row["detail"], row["failing"]) == ("skipped_busy", "the queue is not known", False)
+    for _ in range(3):
+        note("success", sent=True, advice="prompt_tokens 32768 left out")
+    assert news.lines()[1:] == ["WARNING probe: prompt_tokens 32768 left out"]
+    note("success", sent=True)
+    assert news.health.rows("chat")[0]["detail"] == ""
+    note("skipped_context", sent=False, advice="nothing fits")
+    assert news.lines()[2:] == ["WARNING probe begins to fail: skipped_context: nothing fits"]

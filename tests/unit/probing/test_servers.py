@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.servers import FakeServer, page, redirect, routes
 from fakes.stream_player import Play, StreamPlayer
 from llm_exporter.errors import FetchError
 from llm_exporter.probing.calls import body_of, call_of
@@ -66,6 +67,22 @@ def test_sglang_under_its_old_and_new_paths(info: str, server: str) -> None:
     assert facts.conditions == {"precision": "float32", "prefix_cache": "off"}
 
 
+@pytest.mark.parametrize(
+    ("server", "gauge", "told"),
+    [
+        ({"page_size": 64}, "", "64"),
+        ({}, "64.0", "64"),
+        ({"page_size": 1}, "64.0", "1"),
+        ({"page_size": None}, "", None),
+        ({"page_size": "x"}, "nan", None),
+    ],
+)
+def test_sglangs_page_is_a_block_of_the_kv_cache(server: dict[str, object], gauge: str, told: str | None) -> None:
+    page = f'sglang:page_size{{a="b"}} {gauge}\n' if gauge else "sglang:num_running_reqs 1.0\n"
+    facts = facts_of({"/model_info": b'{"model_path":"/m"}', "/server_info": json.dumps(server).encode(), "/metrics": page.encode()})
+    assert facts.conditions.get("kv_cache_block_tokens") == told
+
+
 def test_a_server_of_another_kind_still_gives_its_models() -> None:
     facts = facts_of({"/v1/models": b'{"data":[{"id":"m"}]}'})
     assert (facts.engine, facts.models, facts.conditions) == ("", ("m",), {})
@@ -85,9 +102,18 @@ def test_nothing_there_is_an_error_with_a_reason() -> None:
     assert "hidden" not in str(caught.value)
 
 
-def test_no_redirect_is_followed_with_credentials() -> None:
-    with StreamPlayer(Play(), pages={"/v1/models": (302, b"")}) as server, pytest.raises(FetchError, match="http_302"):
-        Asker(server.url, {"Authorization": "Bearer x"}, TlsSettings(), 2.0).text("/v1/models")
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_redirect_is_followed_with_credentials(status: int) -> None:
+    """Not to another server, and not on the same one: what it says there is not what was asked for."""
+    with FakeServer(page(b'{"data": [{"id": "elsewhere"}]}')) as other:
+        table = {"/v1/models": redirect(f"{other.url}/v1/models", status), "/version": redirect("/v1/moved", status), "/v1/moved": page()}
+        with FakeServer(routes(table)) as server:
+            asker = Asker(server.url, {"Authorization": "Bearer x"}, TlsSettings(), 2.0)
+            for path in ("/v1/models", "/version"):
+                with pytest.raises(FetchError, match=f"http_{status}"):
+                    asker.text(path)
+            assert [request.path for request in server.requests] == ["/v1/models", "/version"]
+        assert (other.connections, other.requests) == (0, [])
 
 
 @contextlib.contextmanager
