@@ -303,6 +303,16 @@ def test_a_budget_of_exactly_one_run_lets_all_of_it_through(cache: tuple[str, ..
         bench.now += 3601
 
 
+def test_a_priming_that_took_the_budget_is_not_followed_by_its_measurement() -> None:
+    bench = Bench()
+    bench.run(Module(prompt_tokens=(1000,)))
+    bench.now += 3601
+    bench.prober.calls.clear()
+    bench.prober.answer = lambda prompt: replace(good(prompt), prompt_tokens=tokens_of(prompt) * 108 // 100)
+    outcome = bench.run(Module(prompt_tokens=(1000,), cache=("warm",), budget_tokens_per_hour=1064))
+    assert (outcome.record.last_result, len(bench.prober.calls)) == ("skipped_budget", 1)
+
+
 @pytest.mark.parametrize("counted", [1, 10**9])
 def test_a_made_up_count_is_not_what_the_budget_believes(counted: int) -> None:
     bench = Bench(FakeProber(answer=lambda prompt: replace(good(prompt), prompt_tokens=counted)))
@@ -554,10 +564,8 @@ def test_asking_for_the_model_takes_from_the_same_time() -> None:
 
 
 def test_a_reading_without_a_time_does_not_stand_for_those_that_have_one() -> None:
-    late = iter([True, True, False, True, False])
-    bench = Bench(
-        FakeProber(answer=lambda prompt: replace(good(prompt), time_to_first_token_seconds=None) if next(late) else good(prompt, 0.4))
-    )
+    times = iter([None, 0.5, 0.3, 0.4, None])
+    bench = Bench(FakeProber(answer=lambda prompt: replace(good(prompt), time_to_first_token_seconds=next(times))))
     module = Module(repeat=5)
     assert values(bench.run(module), "llm_probe_time_to_first_token_seconds") == {("64", "cold"): 0.4}
     bench.prober.answer = lambda prompt: replace(good(prompt), time_to_first_token_seconds=None)
