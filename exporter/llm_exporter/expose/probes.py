@@ -28,7 +28,7 @@ LAST_RESULT = Metric("llm_probe_last_result", _G, Unit.FLAG, "1 for the result o
 LAST_RUN = Metric("llm_probe_last_run_timestamp_seconds", _G, Unit.TIMESTAMP, "When the last run that was sent ended.", _RUN, "modules")
 REQUESTS = Metric("llm_probe_requests_total", _C, Unit.REQUESTS, "Probe requests, by result, those that prime the cache or teach the length of a token included; a skip is not one. The engine's own counters include those that reached it: not connect, dns, tls, tls_verify.", (*_RUN, "result"), "modules × 11 results and at most 16 HTTP codes")
 SENT_TOKENS = Metric("llm_probe_sent_prompt_tokens_total", _C, Unit.TOKENS, "Prompt tokens of the probe requests sent, by the server's count where it gave one, else estimated.", _RUN, "modules")
-COMPLETION_TOKENS = Metric("llm_probe_completion_tokens_total", _C, Unit.TOKENS, "Output tokens of the probe requests sent, the server's count; of a request that failed none are known.", _RUN, "modules")
+COMPLETION_TOKENS = Metric("llm_probe_received_completion_tokens_total", _C, Unit.TOKENS, "Output tokens of the probe requests sent, the server's count; of a request that failed none are known.", _RUN, "modules")
 BUFFERED = Metric("llm_probe_stream_buffered", _G, Unit.FLAG, "1 when the output of the last run came in one burst: something between engine and probe holds the stream back. Absent where there were too few pieces to say.", _RUN, "modules")
 DISTRIBUTION = Metric("llm_probe_time_to_first_token_distribution_seconds", _H, Unit.SECONDS, "Time to first token of all successful probe requests since start, primings excluded.", _CELL, _CELLS)
 

@@ -12,7 +12,7 @@ from llm_exporter.sources.probe_record import TTFT_BOUNDS, ProbeCell, ProbeRecor
 
 NAMES = """llm_probe_success llm_probe_last_result llm_probe_connect_seconds llm_probe_first_chunk_seconds
 llm_probe_time_to_first_token_seconds llm_probe_time_to_first_content_seconds llm_probe_duration_seconds llm_probe_completion_tokens
-llm_probe_prompt_tokens llm_probe_completion_tokens_total llm_probe_time_to_first_token_distribution_seconds llm_probe_stream_buffered llm_probe_requests_total
+llm_probe_prompt_tokens llm_probe_received_completion_tokens_total llm_probe_time_to_first_token_distribution_seconds llm_probe_stream_buffered llm_probe_requests_total
 llm_probe_sent_prompt_tokens_total llm_probe_network_overhead_seconds llm_probe_last_run_timestamp_seconds""".split()  # noqa: SIM905
 
 
@@ -48,7 +48,7 @@ def test_before_the_first_run_only_counters_and_the_histogram_stand_at_zero() ->
     assert set(page) == {
         "llm_probe_requests_total",
         "llm_probe_sent_prompt_tokens_total",
-        "llm_probe_completion_tokens_total",
+        "llm_probe_received_completion_tokens_total",
         "llm_probe_time_to_first_token_distribution_seconds",
     }
     assert page["llm_probe_requests_total"] == {("t", "m", result): 0.0 for result in SENT_RESULTS}

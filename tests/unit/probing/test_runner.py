@@ -577,7 +577,7 @@ def test_a_reading_without_a_time_does_not_stand_for_those_that_have_one() -> No
 
 def test_output_tokens_are_counted_with_those_of_primings() -> None:
     bench = Bench()
-    assert values(bench.run(Module(cache=("warm",))), "llm_probe_completion_tokens_total") == {(): 16.0}
+    assert values(bench.run(Module(cache=("warm",))), "llm_probe_received_completion_tokens_total") == {(): 16.0}
     bench.run(Module(cache=("warm",)))
     assert bench.store.snapshot()[0].completion_tokens == 32
 
