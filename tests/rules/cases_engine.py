@@ -169,6 +169,17 @@ HIT_RATIO = Cases(
             600,
             "15 requests of users",
         ),
+        Case(
+            "fires",
+            {
+                **cache(63, finished=0.8),
+                t("llm_probe_requests_total", module="short", result="connect"): counter((_DAY + 90, 0.3), step=600),
+            },
+            _DAY + 50,
+            (BARE,),
+            600,
+            "24 requests of users, none of the probes arrived",
+        ),
         Case("too_short", cache(0), _DAY + 10, (), 600),
         Case("no_data", {}, 60, (), 600),
         Case("target_gone", cache(None), _DAY + 50, (), 600),
@@ -277,6 +288,7 @@ PROBE_MISCONFIGURED = Cases(
     (
         Case("fires", result("http_404", (20, 1)), 15, ({**SHORT, "result": "http_404"},)),
         Case("fires", result("skipped_unknown_engine", (20, 1)), 15, ({**SHORT, "result": "skipped_unknown_engine"},)),
+        Case("fires", result("skipped_context", (20, 1)), 15, ({**SHORT, "result": "skipped_context"},)),
         Case("too_short", result("http_404", (5, 0), (9, 1), (10, 0)), 13.75),
         Case("no_data", {}, 15),
         Case("target_gone", result("http_404", (5, 1), (20, None)), 15),

@@ -71,12 +71,13 @@ MISCONFIGURED_PROBE = Alert(
         Cause("tls_verify: the certificate is not trusted or names another host.", PROBE, "Probe phases"),
         Cause("not_streaming: a proxy or gateway answers in one piece.", PROBE, "Results"),
         Cause("skipped_unknown_engine: the engine was not recognised; set `engine:`.", PROBE, "Results"),
+        Cause("skipped_context: every length in `prompt_tokens` is beyond the model's context.", PROBE, "Results"),
     ),
     action="Correct `probe_modules` or the target's `authorization` and `tls_config` in llm-exporter.yml.",
     board=PROBE,
     hold=600,
     expression=lambda settings: (
-        f"{last(settings, 'llm_probe_last_result', one_of('result', (*MISCONFIGURED, 'skipped_unknown_engine')))} == 1"
+        f"{last(settings, 'llm_probe_last_result', one_of('result', (*MISCONFIGURED, 'skipped_unknown_engine', 'skipped_context')))} == 1"
     ),
 )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from llm_exporter.generate.promql import Matcher, lines, on_target, over, selector, without
+from llm_exporter.generate.promql import Matcher, lines, none_of, on_target, over, selector, without
 from llm_exporter.generate.settings import RuleSettings
 from llm_exporter.generate.thresholds import Threshold
+from llm_exporter.sources.probe import UNSENT_RESULTS
 
 PROBES = "llm_probe_requests_total"
 
@@ -20,14 +21,15 @@ def increase(settings: RuleSettings, metric: str, seconds: int, *dropped: str, m
 
 
 def users(settings: RuleSettings, metric: str, seconds: int, *dropped: str, matchers: tuple[Matcher, ...] = (), largest: str = "") -> str:
-    """Requests of a target without our probes, which the engine counts like any other; a target without probes has none to subtract.
+    """Requests of a target without those of our probes that reached it; a target without probes has none to subtract.
 
     `largest`: a label whose values count the same requests, so that the largest is taken and not the sum.
     """
     total = increase(settings, metric, seconds, "model", *dropped, matchers=matchers)
     if largest:
         total = without("max", (largest,), total)
-    probes = without("sum", ("module", "result"), over("increase", PROBES, settings.window(seconds)))
+    arrived = selector(PROBES, none_of("result", UNSENT_RESULTS))
+    probes = without("sum", ("module", "result"), over("increase", arrived, settings.window(seconds)))
     return lines(total, f"- ({probes}", f"   or {total} * 0)")
 
 

@@ -28,6 +28,8 @@ from llm_exporter.sources.wire import Connection, Deadline
 
 # The closed set of `result`; beside it http_NNN for every other status of the answer (CONTRACT 6.3).
 SENT_RESULTS = ("success", "timeout", "connect", "dns", "tls", "tls_verify", "in_band_error", "truncated", "no_output", "not_streaming")
+# Of these no byte has reached the server, so its counters know nothing of them.
+UNSENT_RESULTS = ("connect", "dns", "tls", "tls_verify")
 SKIPS = ("skipped_busy", "skipped_loading", "skipped_sleeping", "skipped_budget", "skipped_unknown_engine", "skipped_context")
 
 BODY_LIMIT = 4 * 2**20  # a probe asks for some dozens of tokens: more is a runaway
