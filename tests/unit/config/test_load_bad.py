@@ -52,6 +52,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "true for a number": (target("gpu_cost_per_hour: true"), ["1: targets[0].gpu_cost_per_hour: value true: must be a number; write digits without quotes or unit"]),
     "infinite number": (target("gpu_cost_per_hour: .inf"), ["1: targets[0].gpu_cost_per_hour: value .inf: must be a finite number; write digits"]),
     "out of range": ("web: {max_requests: 0}\n", ["1: web.max_requests: value 0: must be at least 1"]),
+    "unknown language": (MODULE % "interval: 1m, language: xx", ["3: probe_modules.m.language: value xx: must be en, de, fr, es or zh"]),
     "too high": (MODULE % "interval: 1m, temperature: 2.5", ["3: probe_modules.m.temperature: value 2.5: must be at most 2"]),
     "switch": ("gpu: {enabled: on}\n", ["1: gpu.enabled: value on: must be auto, true or false; write auto, true or false without quotes"]),
     "closed set": (target("engine: tgi"), ["1: targets[0].engine: value tgi: must be auto, vllm or sglang"]),

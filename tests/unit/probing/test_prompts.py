@@ -4,10 +4,12 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from fakes.probing import shared
+from llm_exporter.config.model import Language, ProbeModule
 from llm_exporter.probing.prompts import PromptMaker, TokenScale
 from llm_exporter.probing.words import LANGUAGES
 
@@ -49,6 +51,12 @@ def test_a_seed_gives_the_same_words_after_another_opening() -> None:
 def test_an_unknown_language_is_named() -> None:
     with pytest.raises(ValueError, match="'xx'"):
         PromptMaker("xx")
+
+
+def test_the_configuration_admits_the_languages_that_there_are_words_for() -> None:
+    assert get_args(Language) == LANGUAGES
+    assert ProbeModule(interval=30.0, language="de").language == "de"
+    assert ProbeModule(interval=30.0).language == "en"
 
 
 def test_a_scale_learns_the_template_and_the_slope() -> None:
