@@ -33,6 +33,7 @@ from llm_exporter.sources.server_words import for_people
 _LISTING_SECONDS = 5.0
 # A tokenizer that is not known yet is met with short prompts first: a long one of the wrong length costs much and says nothing.
 _TEACHING_TOKENS = (64, 1024)
+_BLIND = "max_waiting is set, and how many requests wait is not known: no fresh metrics page tells it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,7 @@ class Run:
     def _may_go_blind(self, now: float, view: EngineView) -> bool:
         blind = self._place.blind.setdefault(self._module_name, BlindHeartbeats())
         if is_blind(self._module, view):
+            self._advice = _BLIND
             return blind.may_send(now, self._module)
         blind.queue_is_known()
         return False
@@ -286,8 +288,8 @@ class Run:
 
     def _why(self, skip: str, view: EngineView) -> str:
         if skip == "skipped_busy" and is_blind(self._module, view):
-            self._advice = "max_waiting is set, and how many requests wait is not known: no fresh metrics page tells it"
-            return self._advice
+            self._advice = _BLIND
+            return _BLIND
         return {
             "skipped_loading": "the engine is loading",
             "skipped_sleeping": "the engine is asleep",
