@@ -52,6 +52,7 @@ def test_the_clock_shows_a_repeated_hour_twice() -> None:
     again = ["02:00", "02:30"]
     assert clock("*/30 * * * *", "Europe/Berlin", "2027-10-31") == ["00:00", "00:30", "01:00", "01:30", *again, *again, "03:00", "03:30"]
     assert clock("*/30 2 * * *", "Europe/Berlin", "2027-10-31") == [*again, *again]
+    assert clock("*/30 3 * * *", "Europe/Berlin", "2027-10-31") == ["03:00", "03:30"]  # not in the repeated hour before
     assert clock("30 1 * * *", "Australia/Lord_Howe", "2027-04-04") == ["01:30"]
     assert clock("30 2 * * *", "Europe/Berlin", "2027-03-28") == ["03:30"]
     assert clock("15 2 * * *", "Australia/Lord_Howe", "2027-10-03") == ["02:45"]
