@@ -106,6 +106,7 @@ class Run:
         self._began = tools.clock()
         self._advice = ""
         self._warm: dict[int, str] = {}
+        self._computed_in: dict[int, float | None] = {}  # TTFT of each warm prompt's first priming
         self._sender = Sender(
             tools.prober,
             target.url,
@@ -228,8 +229,9 @@ class Run:
         except Stop as stop:
             if stop.skip == "skipped_budget" and "warm" in self._module.cache and not self._sender.budget.tells_cached:
                 self._advice = (
-                    "budget_tokens_per_hour ends the run early: the server does not say how much of a warm prompt it had cached, so warm"
-                    " prompts are counted whole; vLLM does with --enable-prompt-tokens-details, SGLang with --enable-cache-report"
+                    "budget_tokens_per_hour ends the run early: the server does not say how much of a warm prompt it had cached, so those"
+                    " that came no sooner than when they were computed are counted whole; vLLM tells with --enable-prompt-tokens-details,"
+                    " SGLang with --enable-cache-report"
                 )
             if self._sender.requests == 0:
                 return self.failed("timeout", stop.detail) if stop.skip is None else self._skipped(stop.skip, stop.detail)
@@ -247,10 +249,12 @@ class Run:
         prompt, primer = self._of_length(tokens, lambda characters: known or self._maker.warm(characters, key), cost)
         if not primer.success:
             return primer
+        if known is None:
+            self._computed_in[tokens] = primer.time_to_first_token_seconds
         self._warm[tokens] = prompt
         # Another prompt in between may have pushed it out of the cache, so each warm measurement follows its own priming at once.
         self._sender.budget.ask(tail)
-        return self._sender.send(prompt)
+        return self._sender.send(prompt, self._computed_in[tokens])
 
     def _of_length(self, tokens: int, text_of: Callable[[int], str], cost: int) -> tuple[str, ProbeReading]:
         """(prompt, reading) of a request of so many tokens. One that turns out to be of another length was a lesson, and is made again."""
@@ -269,7 +273,7 @@ class Run:
                 raise Stop(skip, self._why(skip, view))
         self._sender.budget.ask(cost)
         prompt = text_of(self._scale.characters(tokens))
-        return prompt, self._sender.send(prompt)
+        return prompt, self._sender.send(prompt, self._computed_in.get(tokens) if prompt == self._warm.get(tokens) else None)
 
     # -- ends ----------------------------------------------------------------------------------------------------------------------
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 
 from llm_exporter.probing.addresses import Place
 from llm_exporter.probing.calls import CHAT, call_of
-from llm_exporter.probing.manners import ProbeModule, TokenLedger
+from llm_exporter.probing.manners import WARM_TAIL_TOKENS, ProbeModule, TokenLedger
 from llm_exporter.probing.pool import Prober
 from llm_exporter.probing.prompts import TokenScale, is_possible
 from llm_exporter.probing.results import Recording
 from llm_exporter.sources.probe import ProbeReading, TlsSettings
+
+_CACHED_SHARE = 0.6  # of the time that a prompt took when it was computed
 
 
 class Stop(Exception):  # no error: the run ends early
@@ -51,14 +53,29 @@ class Budget:
         if limit is not None and spent + tokens / 2 > limit:
             raise Stop("skipped_budget", f"{spent} of {limit} prompt tokens of this hour are spent, {tokens} more are too many")
 
-    def charge(self, prompt: str, reading: ProbeReading, scale: TokenScale) -> None:
-        """What the server computed: its own count less what it says it had cached; our estimate where it tells nothing that can be true."""
+    def charge(self, prompt: str, reading: ProbeReading, scale: TokenScale, computed_in: float | None = None) -> None:
+        """What the server computed: its own count less what it says it had cached; our estimate where it tells nothing that can be true.
+
+        Args:
+            prompt: what was sent.
+            reading: of it.
+            scale: of the server's tokenizer.
+            computed_in: TTFT in seconds when the same prompt was computed. One that comes much sooner was cached, though nobody says so.
+        """
         told = reading.prompt_tokens
         self.tells_cached |= reading.cached_tokens is not None
         if told is not None and is_possible(len(prompt), told):
-            self.ledger.add(self.clock(), told - min(told, reading.cached_tokens or 0))
+            tokens = told
         elif reading.request_sent:
-            self.ledger.add(self.clock(), scale.tokens(len(prompt)))
+            tokens = scale.tokens(len(prompt))
+        else:
+            return
+        ttft = reading.time_to_first_token_seconds
+        if reading.cached_tokens is not None:
+            tokens -= min(tokens, reading.cached_tokens)
+        elif computed_in is not None and ttft is not None and ttft < _CACHED_SHARE * computed_in:
+            tokens = min(tokens, WARM_TAIL_TOKENS)
+        self.ledger.add(self.clock(), tokens)
 
 
 @dataclass(slots=True)
@@ -106,8 +123,8 @@ class Sender:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     requests: int = 0
 
-    def send(self, prompt: str) -> ProbeReading:
-        """One request, counted whatever becomes of it.
+    def send(self, prompt: str, computed_in: float | None = None) -> ProbeReading:
+        """One request, counted whatever becomes of it; `computed_in` as in `Budget.charge`.
 
         Raises:
             Stop: no time is left for it; or it was cut off for want of time, after others had succeeded, and so says nothing of the server.
@@ -128,17 +145,17 @@ class Sender:
         began = self.time.clock()
         reading = self.prober.measure(call)
         self.time.longest_seconds = max(self.time.longest_seconds, self.time.clock() - began)
-        self._count(prompt, reading)
+        self._count(prompt, reading, computed_in)
         if reading.result == "timeout" and seconds < self.time.timeout_seconds and self.requests > 1:
             raise Stop(None, "the time of the call is over")
         return reading
 
-    def _count(self, prompt: str, reading: ProbeReading) -> None:
+    def _count(self, prompt: str, reading: ProbeReading, computed_in: float | None) -> None:
         self.requests += 1
         scale = self.place.scale(self.module.language)
         if reading.prompt_tokens:
             scale.learn(len(prompt), reading.prompt_tokens)
-        self.budget.charge(prompt, reading, scale)
+        self.budget.charge(prompt, reading, scale, computed_in)
         tokens = reading.prompt_tokens or (scale.tokens(len(prompt)) if reading.request_sent else 0)
         self.recording.sent(reading.result, tokens, reading.completion_tokens or 0)
         if reading.result in ("http_404", "http_400"):

@@ -275,6 +275,22 @@ def test_a_server_that_does_not_tell_what_it_had_cached_costs_no_more_than_the_b
     assert bench.run(LADDER).sent
 
 
+def test_a_warm_prompt_that_comes_much_sooner_was_cached_though_nobody_says_so() -> None:
+    """Most servers do not tell `cached_tokens`: the ladder of the documentation must still fit into its budget."""
+    bench = Bench()
+    seen: list[str] = []
+
+    def answer(prompt: str) -> ProbeReading:
+        known = prompt in seen
+        seen.append(prompt)
+        return good(prompt, 0.02 if known else 0.01 + 5e-5 * tokens_of(prompt))
+
+    bench.prober.answer = answer
+    outcome = bench.run(LADDER)
+    assert (outcome.result, outcome.record.last_result, len(bench.prober.calls)) == ("success", "success", 62)
+    assert ledger_of(bench) == pytest.approx(6 * 59_392, rel=0.02)
+
+
 @pytest.mark.parametrize("cache", [("cold",), ("warm",)])
 def test_the_budget_is_asked_before_each_request(cache: tuple[str, ...]) -> None:
     """The tokenizer makes four times as many tokens as it did: the run notices after the first request and not at its end."""
