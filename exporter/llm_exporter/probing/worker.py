@@ -6,7 +6,7 @@ Started by `probing/pool.py`; ends when stdin ends. It lives apart so that the e
 parsing never holds the interpreter while a first token arrives.
 
 One thread per request, since a hung target must not delay the heartbeat of another; a thread does next to nothing while its clock runs,
-and arrivals carry the kernel's time. The garbage collector runs only when no probe does.
+and arrivals carry the kernel's time. The garbage collector runs when no probe does, and seldom otherwise.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from llm_exporter.sources.probe import ProbeCall, TlsSettings, measure
 READY = {"ready": True}  # the first line that is said: requests are read from now on
 _MOST_AT_ONCE = 1024  # above what the parent's scheduler and `/probe` send at once
 _COLLECT_EVERY = 50
+_COLLECT_AT_LATEST = 500  # probes, though others run: a hung one must not let the memory grow
 # Every request has a deadline of its own. A thread that has not answered so much later hangs, and is answered for.
 OVERDUE_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
@@ -45,7 +46,7 @@ class Worker:
         self._writing = threading.Lock()
         self._places = threading.BoundedSemaphore(_MOST_AT_ONCE)
         self._open: dict[int, float] = {}  # id → moment from which its thread counts as hanging
-        self._done = 0
+        self._done = self._collected_at = 0
         self._counting = threading.Lock()
 
     def serve(self, lines: TextIO) -> None:
@@ -87,7 +88,10 @@ class Worker:
             if self._open.pop(number, None) is None:
                 return  # its thread was answered for
             self._done += 1
-            collect = not self._open and self._done % _COLLECT_EVERY == 0
+            uncollected = self._done - self._collected_at
+            collect = uncollected >= (_COLLECT_AT_LATEST if self._open else _COLLECT_EVERY)
+            if collect:
+                self._collected_at = self._done
         self._places.release()
         with self._writing:
             self._output.write(json.dumps({"id": number, **answer}) + "\n")

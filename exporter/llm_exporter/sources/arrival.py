@@ -5,8 +5,8 @@ In: a socket. Out: a `Wait` that ended with the socket readable, and by `place` 
 
 The kernel stamps each packet, but joins packets that nobody fetches, and keeps the last one's time alone. So a reader that woke late sees
 many tokens at the moment of the last of them. What tells is how long the reader itself did not run: the scheduler counts for each thread
-how long it was ready and had no core (`/proc/thread-self/schedstat`, second field), and a wait that lasts longer than it was asked to
-shows a process that was stopped. Waits are cut into slices for that; longer ones see less, shorter ones wake the thread for nothing.
+how long it was ready and had no core (`/proc/thread-self/schedstat`, second field) and how often it waited for something else, such as the
+interpreter; and a wait that lasts longer than it was asked to shows a process that was stopped. Waits are cut into slices for that.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 import select
 import socket
+import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -25,7 +27,15 @@ _SLICE_SHARE = 0.1
 _SLICE_SECONDS = (0.02, 0.25)
 _SLACK_SECONDS = 0.001  # what a timer may be late on a machine that is not
 _EARLY_SECONDS = 0.0001  # what our reading of the clocks takes away
+_INTERVAL_SLACK = 1.5  # timers are late
+_RUSAGE_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 _SLEPT_SECONDS = 0.0001  # a call that returns sooner did not sleep
+
+
+def _switches() -> tuple[int, int]:
+    """How often this thread gave up its core to wait for something, and how often it was taken away."""
+    used = resource.getrusage(_RUSAGE_THREAD)
+    return used.ru_nvcsw, used.ru_nivcsw
 
 
 class Wait(NamedTuple):
@@ -37,6 +47,8 @@ class Wait(NamedTuple):
         ended_at: the thread ran again, and bytes were there.
         slice_seconds: how long it had asked to wait at most.
         without_core: how long after `asked_at` it was ready to run and had no core.
+        preempted: it lost its core without having asked for a wait: some of `without_core` may lie before the bytes came.
+        waits_for_others: seconds, at most, in which it waited for the interpreter that other threads held.
     """
 
     empty_at: float
@@ -44,6 +56,8 @@ class Wait(NamedTuple):
     ended_at: float
     slice_seconds: float
     without_core: float
+    preempted: bool = False
+    waits_for_others: float = 0.0
 
 
 class Arrival(NamedTuple):
@@ -76,13 +90,15 @@ def place(wait: Wait, stamped_at: float | None, now: float) -> Arrival:
     if slept < _SLEPT_SECONDS:  # the bytes were there before the thread asked
         first_at, earliest = wait.asked_at, wait.empty_at
     elif slept < wait.slice_seconds - _EARLY_SECONDS:  # the first of them woke the thread: timers are late, never early
-        first_at = earliest = wait.ended_at - wait.without_core
+        first_at = max(wait.asked_at, wait.ended_at - wait.without_core)
+        earliest = max(wait.asked_at, first_at - wait.waits_for_others)
     elif slept <= wait.slice_seconds + _SLACK_SECONDS:  # the end of the slice may have, and they came while it had no core
         first_at, earliest = wait.ended_at, wait.ended_at - wait.without_core
     else:  # the process was stopped, or the whole machine stood still: they may have come at any moment
         return Arrival(min(wait.asked_at, last_at), last_at, max(0.0, last_at - wait.asked_at))
     first_at = min(first_at, last_at)
-    return Arrival(first_at, last_at, max(0.0, first_at - earliest))
+    later = min(wait.without_core, last_at - first_at) if wait.preempted else 0.0
+    return Arrival(first_at, last_at, max(0.0, first_at - earliest, later))
 
 
 class Waiter:
@@ -122,7 +138,7 @@ class Waiter:
         """
         end = self._clock() + seconds
         while True:
-            before = self._without_core()
+            before, switches = self._without_core(), _switches()
             asked = self._clock()
             if asked >= end:
                 raise TimeoutError
@@ -133,7 +149,10 @@ class Waiter:
             ended = self._clock()
             without_core = self._without_core() - before
             if ready:
-                return Wait(self._empty_at, asked, ended, milliseconds / 1e3, without_core)
+                # one wait is for the bytes; each further one is for the interpreter, and lasts as long as its switch interval at most
+                own, forced = (later - earlier for earlier, later in zip(switches, _switches(), strict=True))
+                for_others = max(0, own - 1) * sys.getswitchinterval() * _INTERVAL_SLACK
+                return Wait(self._empty_at, asked, ended, milliseconds / 1e3, without_core, forced > 0, for_others)
             self._empty_at = max(asked, ended - without_core)
 
     def _without_core(self) -> float:

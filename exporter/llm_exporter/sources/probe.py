@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from llm_exporter.errors import FetchError
 from llm_exporter.sources.response import ResponseReader
 from llm_exporter.sources.server_words import for_people, words_of_refusal
-from llm_exporter.sources.sse import EventReader, Piece, StreamNotes, holds_done, interpret
+from llm_exporter.sources.sse import EventReader, Piece, StreamNotes, ends_with_done, interpret
 from llm_exporter.sources.tls import TlsFiles
 from llm_exporter.sources.wire import Connection, Deadline
 
@@ -35,7 +35,7 @@ SKIPS = ("skipped_busy", "skipped_loading", "skipped_sleeping", "skipped_budget"
 BODY_LIMIT = 4 * 2**20  # a probe asks for some dozens of tokens: more is a runaway
 # Events of an engine come one per decoding step, and no step takes less than this. Events closer together were held back on the way.
 _HELD_BACK_SECONDS = 0.0005
-_TAIL = 16
+_TAIL = 24
 # Beyond this error, as a share of TTFT and in seconds, a time is not worth saying.
 _MOST_ERROR = (0.25, 0.005)
 # What the user may not change: the reader depends on them.
@@ -157,7 +157,7 @@ def measure(call: ProbeCall) -> ProbeReading:
         try:
             _exchange(call, connection, deadline, response, pieces)
         except FetchError as error:
-            failure = error
+            failure = error.with_traceback(None)  # which would keep this frame, and all its bytes, until the collector runs
     duration = time.monotonic() - started
     reading = _judge(connection, response, pieces, failure, duration)
     return replace(reading, detail=for_people(reading.detail, call.headers))
@@ -186,7 +186,7 @@ def _exchange(call: ProbeCall, connection: Connection, deadline: Deadline, respo
                 for event in scouting.feed(body):
                     scout.take(event, arrival.last_at)
         # some proxies keep the connection open after the closing event
-        if response.complete or (holds_done(tail) and interpret(pieces).done):
+        if response.complete or ends_with_done(tail):
             return
 
 
@@ -242,6 +242,9 @@ def _judge(
         return ProbeReading(**common)
 
     ttft, error = notes.first_token_at - sent_at, notes.first_token_error
+    if connection.given_at is not None and connection.answered_at is not None:
+        # the request left between the two moments around the call, and before anything of its answer came
+        error = max(error, min(connection.given_at, connection.answered_at) - sent_at)
     common["ttft_error_seconds"] = error
     told: dict[str, Any] = {
         "prompt_tokens": notes.prompt_tokens,
@@ -250,7 +253,7 @@ def _judge(
         "finish_reason": notes.finish_reason,
     }
     share, least = _MOST_ERROR
-    if ttft <= 0:
+    if ttft <= 0 or connection.given_at is None:
         common["detail"] = "the server answered before it had the whole request, so there is no time to first token"
         return ProbeReading(**common, **told)
     if error > max(least, share * ttft):

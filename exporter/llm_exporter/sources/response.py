@@ -11,6 +11,7 @@ import re
 from llm_exporter.errors import FetchError
 
 _HEAD_LIMIT = 65536
+_CHUNK_LINE_LIMIT = 4096
 _STATUS_LINE = re.compile(r"HTTP/1\.[0-9] ([1-5][0-9]{2})(?: |$)")
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,12}")
@@ -86,6 +87,8 @@ class ResponseReader:
             if self._left is None:
                 end = self._buffer.find(b"\r\n")
                 if end < 0:
+                    if len(self._buffer) > _CHUNK_LINE_LIMIT:
+                        raise FetchError("truncated", "broken chunk framing")
                     break
                 size = bytes(self._buffer[:end]).partition(b";")[0].strip()
                 if not _CHUNK_SIZE.fullmatch(size):

@@ -8,12 +8,14 @@ In: the bytes of a response's body, cut anywhere, each piece with the moments be
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
 _DONE = "[DONE]"
+_CLOSING = re.compile(rb"[\r\n]data: ?\[DONE\](\r\n\r\n|\n\n|\r\r)$")
 _MOST_TOKENS = 10**8
 _MOST_WORDS = 4000  # characters of an error; who shows them takes out our credentials first, and shortens them then
 # A stream that ends with one of these has not done what it was asked.
@@ -281,9 +283,9 @@ def interpret(pieces: Iterable[Piece]) -> StreamNotes:
     return notes
 
 
-def holds_done(tail: bytes) -> bool:
-    """A cheap look at the last bytes: could the closing event be in here? `interpret` decides."""
-    return _DONE.encode() in tail
+def ends_with_done(tail: bytes) -> bool:
+    """Do the last bytes of a stream close it? JSON holds no line breaks, so this line is never part of an output."""
+    return _CLOSING.search(tail) is not None
 
 
 def error_text(chunk: object) -> str:

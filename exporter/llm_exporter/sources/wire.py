@@ -10,6 +10,7 @@ this process was not running then (`sources/arrival.py`). TLS goes through memor
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
 import struct
@@ -52,6 +53,8 @@ class Connection:
     Attributes:
         dns_seconds, tcp_seconds, tls_seconds: how long each part took; None where it had no part.
         sent_at: monotonic moment just before the last byte of the request was given to the kernel.
+        given_at: monotonic moment just after; the byte left between the two. None while some of the request is still here.
+        answered_at: monotonic moment at which the first byte of the answer came.
         request_started: bytes of the request itself were given to the kernel.
         lag_seconds: longest time from the kernel's receipt to our read; large where this machine was busy.
     """
@@ -61,6 +64,8 @@ class Connection:
         self.tcp_seconds: float | None = None
         self.tls_seconds: float | None = None
         self.sent_at: float | None = None
+        self.given_at: float | None = None
+        self.answered_at: float | None = None
         self.request_started = False
         self.lag_seconds: float | None = None
         self._socket: socket.socket | None = None
@@ -129,8 +134,9 @@ class Connection:
         self.request_started = True
         try:
             self._send_raw(request, deadline)
+            self.given_at = time.monotonic()
         except FetchError as error:
-            self._send_error = error
+            self._send_error = error.with_traceback(None)
             assert self._socket is not None
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for an answer
@@ -149,6 +155,8 @@ class Connection:
                 raise FetchError("timeout", "the stream fell silent") from None
             except OSError as error:
                 raise self._send_error or FetchError("truncated", f"the connection broke: {error.strerror or error}") from None
+            if self.answered_at is None:
+                self.answered_at = arrival.first_at
             data = raw if self._tls is None else self._decrypt(raw)
             if data:
                 yield arrival, data
@@ -199,9 +207,13 @@ class Connection:
     def _send_raw(self, data: bytes, deadline: Deadline) -> None:
         assert self._socket is not None
         view = memoryview(data)
+        room = select.poll()
+        room.register(self._socket, select.POLLOUT)
         try:
             while view:
                 self._socket.settimeout(deadline.left())
+                room.poll(deadline.left() * 1e3)  # before the moment is taken, since a full buffer can make it wait long
+                deadline.left()
                 self.sent_at = time.monotonic()
                 view = view[self._socket.send(view) :]
         except TimeoutError:

@@ -30,6 +30,10 @@ from llm_exporter.sources.arrival import Arrival, Wait, Waiter, place
         # the wall clock was set meanwhile: stamps outside of the wait are not believed
         (Wait(9.9998, 10.0, 10.0006, 0.02, 0.0), 9.5, 10.0007, Arrival(10.0006, 10.0007, 0.0)),
         (Wait(9.9998, 10.0, 10.0006, 0.02, 0.0), 3610.0, 10.0007, Arrival(10.0006, 10.0007, 0.0)),
+        # woken at 10.0104, but it may have waited up to 4.5 ms for the interpreter before it saw so
+        (Wait(9.9998, 10.0, 10.0104, 0.02, 0.0, False, 0.0045), 10.0106, 10.0107, Arrival(10.0104, 10.0106, 0.0045)),
+        # 5 ms without a core, some of them before it slept: the bytes may have come as much later
+        (Wait(9.9998, 10.0, 10.0154, 0.02, 0.005, True), 10.0150, 10.0155, Arrival(10.0104, 10.0150, 0.0046)),
     ],
 )
 def test_place(wait: Wait, stamped_at: float | None, now: float, arrival: Arrival) -> None:
