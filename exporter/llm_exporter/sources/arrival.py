@@ -27,6 +27,7 @@ _SLICE_SHARE = 0.1
 _SLICE_SECONDS = (0.02, 0.25)
 _SLACK_SECONDS = 0.001  # what a timer may be late on a machine that is not
 _EARLY_SECONDS = 0.0001  # what our reading of the clocks takes away
+_BRACKETS = 8
 _INTERVAL_SLACK = 1.5  # timers are late
 _RUSAGE_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 _SLEPT_SECONDS = 0.0001  # a call that returns sooner did not sleep
@@ -36,6 +37,18 @@ def _switches() -> tuple[int, int]:
     """How often this thread gave up its core to wait for something, and how often it was taken away."""
     used = resource.getrusage(_RUSAGE_THREAD)
     return used.ru_nvcsw, used.ru_nivcsw
+
+
+def wall_offset_ns() -> int:
+    """Wall clock less monotonic clock, nanoseconds. Both run at one rate, so it holds until somebody sets the wall clock.
+
+    A thread can lose the interpreter between two readings of a clock, so the narrowest of several brackets counts.
+    """
+    brackets = []
+    for _ in range(_BRACKETS):
+        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        brackets.append((after - before, wall - (before + after) // 2))
+    return min(brackets)[1]
 
 
 class Wait(NamedTuple):
@@ -153,7 +166,8 @@ class Waiter:
                 own, forced = (later - earlier for earlier, later in zip(switches, _switches(), strict=True))
                 for_others = max(0, own - 1) * sys.getswitchinterval() * _INTERVAL_SLACK
                 return Wait(self._empty_at, asked, ended, milliseconds / 1e3, without_core, forced > 0, for_others)
-            self._empty_at = max(asked, ended - without_core)
+            # the kernel looked when the slice was over; what came while this thread waited to run again is found by the next one
+            self._empty_at = min(ended, asked + milliseconds / 1e3)
 
     def _without_core(self) -> float:
         """Seconds in which this thread was ready and had no core, since it began."""

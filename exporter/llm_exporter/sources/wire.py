@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Self
 
 from llm_exporter.errors import FetchError
-from llm_exporter.sources.arrival import Arrival, Waiter, place
+from llm_exporter.sources.arrival import Arrival, Waiter, place, wall_offset_ns
 
 READ_BYTES = 65536
 # Linux: SO_TIMESTAMPNS. recvmsg then tells when the kernel received the last packet of what it returns (TCP since Linux 4.13).
@@ -70,6 +70,7 @@ class Connection:
         self.lag_seconds: float | None = None
         self._socket: socket.socket | None = None
         self._waiter: Waiter | None = None
+        self._offset_ns = 0
         self._sender: threading.Thread | None = None
         self._send_error: FetchError | None = None
         self._tls: ssl.SSLObject | None = None
@@ -106,6 +107,7 @@ class Connection:
             sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         sock.settimeout(deadline.left())  # reads come after a wait for bytes, so they never last
         self._waiter = Waiter(sock, connected)
+        self._offset_ns = wall_offset_ns()
         if context is not None:
             try:
                 self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
@@ -230,12 +232,12 @@ class Connection:
         raw, ancillary, _, _ = self._socket.recvmsg(READ_BYTES, 64)
         if len(raw) < READ_BYTES:
             self._waiter.emptied(before)
-        now, wall_ns = time.monotonic(), time.time_ns()
+        now = time.monotonic()
         stamped_at = None
         for level, kind, value in ancillary:
             if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(value) == _STAMP.size:
                 whole, part = _STAMP.unpack(value)
-                stamped_at = now - (wall_ns - whole * 10**9 - part) / 1e9
+                stamped_at = (whole * 10**9 + part - self._offset_ns) / 1e9
         arrival = place(wait, stamped_at, now)
         if stamped_at is not None:
             self.lag_seconds = max(now - arrival.last_at, self.lag_seconds or 0.0)
