@@ -38,7 +38,7 @@ from reference_server import ReferenceServer, Truth, child
 from llm_exporter.cli import cli
 from llm_exporter.probing.calls import CHAT, call_of
 from llm_exporter.probing.pool import ProbePool
-from llm_exporter.sources.probe import measure
+from llm_exporter.sources.probe import ProbeReading, measure
 
 TARGETS = 50
 OPENAI = """
@@ -195,11 +195,41 @@ def report(measured: dict[str, list[float]], truths: dict[str, list[Truth]]) -> 
     return statistics.median(biases["ours"]), quantile(biases["ours"], 0.99), bare_p99
 
 
+def at_once(server: ReferenceServer, count: int) -> None:
+    """So many probes at the same moment through one probe process: how many are further off than they say?"""
+    readings: dict[str, ProbeReading] = {}
+
+    def one(name: str) -> None:
+        call = call_of(server.url, CHAT, model="tiny", prompt="x" * 256, max_tokens=4, headers={"User-Agent": name})
+        readings[name] = pool.measure(call)
+
+    with ProbePool() as pool:
+        pool.measure(call_of(server.url, CHAT, model="tiny", prompt="x", max_tokens=4))
+        server.truths()
+        threads = [threading.Thread(target=one, args=(f"p{number}",)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        time.sleep(0.2)
+    truths = {truth.client: truth for truth in server.truths()}
+    beyond = []
+    for name, reading in readings.items():
+        if reading.time_to_first_token_seconds is not None and reading.ttft_error_seconds is not None and name in truths:
+            off = reading.time_to_first_token_seconds - truths[name].held
+            beyond.append(max(-off, off - truths[name].sending) - reading.ttft_error_seconds)
+    lost = count - len(beyond)
+    far = [seconds for seconds in beyond if seconds > 0.3e-3]
+    print(f"{count} at once: {lost} without a figure, {len(far)} off by more than their error and 0.3 ms", end="")
+    print(f" (the worst {max(far) * 1e3:.1f} ms more)" if far else "")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--delay-ms", type=float, default=50.0)
     parser.add_argument("--scrape-interval", type=float, default=5.0)
+    parser.add_argument("--at-once", type=int, nargs="*", default=[20, 100], help="also so many probes at the same moment")
     parser.add_argument("--peers", help="a Python that has `openai`, and beside it the command `aiperf`")
     parser.add_argument("--tokenizer", help="directory of a Hugging Face tokenizer, for aiperf")
     arguments = parser.parse_args()
@@ -237,6 +267,8 @@ def main() -> int:
         median, p99, bare_p99 = report(measured, truths)
         if arguments.peers and arguments.tokenizer:
             show_aiperf(run_aiperf(arguments.peers, server.url, arguments.tokenizer, arguments.requests), server.truths(), bare_p99)
+        for count in arguments.at_once:
+            at_once(server, count)
         for process in (alone, daemon):
             process.terminate()
             process.join()

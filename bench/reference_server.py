@@ -36,11 +36,13 @@ class Truth(NamedTuple):
         client: its User-Agent.
         held: from the kernel's receipt of the request to just before the first token was sent.
         unseen: of these, how long the server had not yet read the request.
+        sending: how long the call lasted that gave the first token to the kernel; it left within.
     """
 
     client: str
     held: float
     unseen: float
+    sending: float
 
 
 def _chunk(data: bytes) -> bytes:
@@ -100,11 +102,12 @@ def _serve(delay: float, pages: Sequence[bytes], pipe: Connection) -> None:
         time.sleep(max(0.0, delay - (time.time_ns() - arrived) / 1e9))
         sent = time.time_ns()
         connection.sendall(_TOKEN)
+        given = time.time_ns()
         for _ in range(3):
             time.sleep(0.003)
             connection.sendall(_TOKEN)
         connection.sendall(_END)
-        truths.append(Truth(client, (sent - arrived) / 1e9, unseen))
+        truths.append(Truth(client, (sent - arrived) / 1e9, unseen, (given - sent) / 1e9))
 
     def handle(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
