@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from llm_exporter.config.urls import is_server_name
 from llm_exporter.config.values import ExpandedText, FilePath, Flag, Pem, Placeholder, Secret, Section, Text, fault
 
 TlsVersion = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
@@ -66,6 +67,12 @@ class TlsConfig(Section):
     insecure_skip_verify: Flag = Field(default=False, description="Accept any certificate.")
     min_version: TlsVersion | None = Field(default=None, description="Lowest TLS version that is accepted; Python's default otherwise.")
     max_version: TlsVersion | None = Field(default=None, description="Highest TLS version that is used.")
+
+    @model_validator(mode="after")
+    def _name(self) -> Self:
+        if self.server_name and not is_server_name(self.server_name):
+            raise fault("is no host name or address", "server_name", remedy="write the name as it stands in the server's certificate")
+        return self
 
     @model_validator(mode="after")
     def _pairs(self) -> Self:

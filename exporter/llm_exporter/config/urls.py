@@ -13,6 +13,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 _PORTS = {"http": 80, "https": 443}
+_LONGEST_LABEL, _LONGEST_NAME = 63, 253  # RFC 1035, 2.3.4
 # What may follow an allowed base URL. No `%`, `;` or backslash: servers and proxies differ in what they make of `..%2f`, `..;` or `%252e`.
 _PLAIN_SEGMENT = re.compile(r"[\w.~!$&'()*+,=:@-]+", re.ASCII)
 
@@ -53,6 +54,19 @@ def base_of(url: str) -> Base:
     return Base(parts.scheme, host, parts.port or _PORTS.get(parts.scheme, 0), re.sub(r"/+", "/", parts.path).rstrip("/"))
 
 
+def is_host(name: str) -> bool:
+    """Whether a name (or IPv4 address) can be looked up at all: no empty part, and none longer than DNS has room for."""
+    parts = name.removesuffix(".").split(".")
+    return len(name) <= _LONGEST_NAME and all(0 < len(part) <= _LONGEST_LABEL for part in parts)
+
+
+def is_server_name(name: str) -> bool:
+    """Whether a certificate can be for this name or address, so that TLS can ask for it."""
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    return is_host(name) and re.fullmatch(r"[\w.-]+", name) is not None
+
+
 def url_problem(text: str, *, query: bool) -> tuple[str, str] | None:
     """What is wrong with an HTTP URL and what to write instead; None where it is fine.
 
@@ -79,6 +93,8 @@ def url_problem(text: str, *, query: bool) -> tuple[str, str] | None:
         return "names the zone of an address (%25…), which other hosts do not know", "write an address without a zone, or a host name"
     if not re.fullmatch(r"\[[0-9a-f:.]+\]|[a-z0-9_.-]+", parts.netloc.rpartition(":")[0].lower() if port else parts.netloc.lower()):
         return "names no valid host", "write http://HOST:PORT, an IPv6 address in brackets: http://[::1]:8000"
+    if ":" not in host and not is_host(host):
+        return "names a host with an empty or too long part between its dots", "write http://HOST:PORT"
     if "#" in text:
         return "holds a fragment (#…)", "remove it"
     if "?" in text and not query:

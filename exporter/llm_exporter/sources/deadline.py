@@ -147,10 +147,17 @@ class Wire:
         self._frozen = False
 
     def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
-        """Shakes hands; the deadline holds for the handshake as a whole."""
+        """Shakes hands; the deadline holds for the handshake as a whole. Raises: FetchError("tls") for a name that no server can have."""
         self.deadline.phase = "in the TLS handshake"
         self.sock.settimeout(self.deadline.remaining())
-        self.sock = context.wrap_socket(self.sock, server_hostname=server_name)
+        try:
+            name = server_name.encode("idna").decode("ascii")  # here, since `wrap_socket` loses the socket where this fails
+            self.sock = context.wrap_socket(self.sock, server_hostname=name)
+        except ssl.SSLError:  # some of them are ValueErrors too
+            raise
+        except ValueError:  # ".x", or a part of more than 63 letters
+            hint = "correct tls_config.server_name: the name as it stands in the server's certificate"
+            raise FetchError("tls", f"{server_name!r} is no name that a server can have", hint=hint) from None
 
     def sendall(self, data: bytes) -> None:
         """Sends all of it or raises TimeoutError."""

@@ -145,6 +145,9 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "header of ours": (target("headers: {Authorization: hunter2}"), ["1: targets[0].headers.Authorization: the header 'Authorization' is set by the exporter itself; use authorization or basic_auth"]),
     "header with a line break": (target('headers: {X-A: "a\\nHost: b"}'), ["1: targets[0].headers.X-A: value <secret>: holds a line break or another control character; remove it; a header cannot carry it"]),
     "header twice": (target("headers: {X-A: a, x-a: b}"), ["1: targets[0].headers.x-a: value <secret>: repeats the header 'X-A'; keep one of the two"]),
+    "server name with a dot in front": (target("tls_config: {server_name: .x}"), ["1: targets[0].tls_config.server_name: value .x: is no host name or address; write the name as it stands in the server's certificate"]),
+    "server name that is a URL": (target("tls_config: {server_name: 'https://x'}"), ["1: targets[0].tls_config.server_name: value \"https://x\": is no host name or address; write the name as it stands in the server's certificate"]),
+    "server name with an empty part": (target("tls_config: {server_name: a..b}"), ["1: targets[0].tls_config.server_name: value a..b: is no host name or address; write the name as it stands in the server's certificate"]),
     "certificate without key": (target("tls_config: {cert_file: a}"), ["1: targets[0].tls_config: has one of cert_file and key_file without the other; give both"]),
     "TLS versions": (target("tls_config: {min_version: TLS13, max_version: TLS12}"), ["1: targets[0].tls_config.min_version: value TLS13: is higher than max_version; swap the two"]),
 }  # fmt: skip

@@ -69,7 +69,7 @@ GOOD_URLS = [
 BAD_URLS = [
     "", "a", "a:1", "ftp://a", "http://", "http:///x", "http://:80", "http://a:", "http://a:0", "http://a:65536", "http://a:x", "http://::1", "http://[::1",
     "http://u@a", "http://u:p@a", "http://a b", "http://a/b c", "http://a\\b", "http://ä", "http://a/ä", "http://a#b", "http://a?b", "http://a/?", "http://a\n",
-    "http://a\x7f", "//a", "http:a", "http://a;b", "http://[::1]x:80", "javascript:alert(1)",
+    "http://a\x7f", "//a", "http:a", "http://a;b", "http://[::1]x:80", "http://a..b", "http://.a", "http://a..", "http://.", f"http://{'a' * 64}.b", f"http://{'a.' * 127}", "javascript:alert(1)",
     "http://[fe80::1%25eth0]:8000", "http://[::1%25lo]", "http://[fe80::1%eth0]:8000", "http://a%25b",
 ]  # fmt: skip
 

@@ -78,6 +78,16 @@ def test_tgt_09_a_self_signed_certificate_can_itself_be_named_as_ca_file(authori
         client.close()
 
 
+@pytest.mark.parametrize("name", [".x", "a..b", "a" * 64, "ä" * 64])
+def test_a_server_name_that_no_server_can_have_is_a_tls_failure_and_no_bug(loopback: ssl.SSLContext, name: str) -> None:
+    with FakeServer(tls=loopback) as server:
+        client = Client(server.url, tls=TlsFiles(insecure_skip_verify=True), server_name=name)
+        for _ in range(2):
+            error = failure(client)
+            assert (error.reason, error.detail) == ("tls", f"{name!r} is no name that a server can have")
+            assert "server_name" in error.hint
+
+
 def test_a_name_that_differs_is_refused_unless_server_name_says_it(authority: trustme.CA, ca_file: Path) -> None:
     with FakeServer(tls=server_context(authority.issue_cert("chat.internal"))) as server:
         tls = TlsFiles(ca_file=ca_file, server_name="chat.internal")
