@@ -8,9 +8,12 @@ from llm_exporter.probing.ladder import Cell, Ladder, Plan, Server
 from llm_exporter.probing.servers import ServerFacts
 from llm_exporter.sources.probe import ProbeReading
 
+LATE = "this machine read the first token up to 9 ms late"
+
 
 def reading_of(ttft: float | None, *, counted: int | None = None, cached: int | None = None) -> ProbeReading:
-    return ProbeReading("success", time_to_first_token_seconds=ttft, prompt_tokens=counted, cached_tokens=cached)
+    detail = f"{LATE}, so there is no time to first token" if ttft is None else ""
+    return ProbeReading("success", detail, time_to_first_token_seconds=ttft, prompt_tokens=counted, cached_tokens=cached)
 
 
 def cell_of(

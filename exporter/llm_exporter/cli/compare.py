@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from llm_exporter.cli.measured_text import late_lines, legend, milliseconds, print_conditions, report_console, runs_table, say
+from llm_exporter.cli.measured_text import legend, milliseconds, print_conditions, report_console, runs_table, say, untimed_lines
 from llm_exporter.cli.measuring import Settings, check_plot_file, connect, measure, options, stated
 from llm_exporter.errors import UsageError
 from llm_exporter.probing.compare import FEWEST_SAMPLES, Difference, differences
@@ -39,7 +39,7 @@ def command(urls: tuple[str, ...], as_json: bool, plot_file: Path | None, **flag
     if settings.repeat < FEWEST_SAMPLES:
         say(notes, f"With --repeat {settings.repeat} no difference can be called real: it takes {FEWEST_SAMPLES} samples.", "yellow")
     servers = [connect(url, settings) for url in urls]
-    ladders = measure(servers, settings, notes)
+    ladders, ended = measure(servers, settings, notes)
     documents = [probe_document(ladder, one) for ladder, one in zip(ladders, said, strict=True)]
     names = [letters(number) for number in range(len(ladders))]
     titles = [f"{name} ({server.url})" for name, server in zip(names, servers, strict=True)]
@@ -57,20 +57,28 @@ def command(urls: tuple[str, ...], as_json: bool, plot_file: Path | None, **flag
             for other, rows in zip(servers[1:], found, strict=True)
             for row in rows
         ]
-        document = {"servers": documents, "differences": lines, "conclusions": sentences}
+        told = None if ended is None else str(ended)
+        document = {"servers": documents, "differences": lines, "conclusions": sentences, "ended_early": told}
         click.echo(json.dumps(document, indent=2, allow_nan=False))
-        return
+    else:
+        _show(names, documents, list(zip(titles, [[], *found], ["", *sentences], strict=True)))
+    if ended is not None:
+        raise ended
+
+
+def _show(names: Sequence[str], documents: list[dict[str, Any]], compared: Sequence[tuple[str, list[Difference], str]]) -> None:
+    """`compared`: title, differences and conclusion of each server; the first is what the others are compared with."""
     console = report_console()
     for name, document in zip(names, documents, strict=True):
         print_conditions(console, document, name)
         console.print(runs_table(document))
-        for line in late_lines(document):
+        for line in untimed_lines(document):
             say(console, line)
     say(console, legend(documents), "dim")
     for text in (*same(names, documents), *unlike(documents)):
         say(console, text, "yellow")
-    for title, rows, text in zip(titles[1:], found, sentences, strict=True):
-        say(console, f"{title} against {titles[0]}", "bold")
+    for title, rows, text in compared[1:]:
+        say(console, f"{title} against {compared[0][0]}", "bold")
         console.print(differences_table(rows))
         say(console, text)
 

@@ -6,6 +6,8 @@ without control characters and never as markup.
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from llm_exporter.wording import harmless
+
+_FIGURE = re.compile(r"\d+(?:\.\d+)?")
 
 
 def report_console() -> Console:
@@ -107,8 +111,16 @@ def runs_table(document: Mapping[str, Any]) -> Table:
     return table
 
 
-def late_lines(document: Mapping[str, Any]) -> list[str]:
-    """What this machine read too late to measure."""
-    late = sum(row["read_late"] for row in document["runs"])
-    whole = late + sum(row["n"] for row in document["runs"])
-    return [f"{late} of {whole} samples were read late by this machine: left out"] if late else []
+def untimed_lines(document: Mapping[str, Any]) -> list[str]:
+    """How many requests succeeded without a time to first token, and why; reasons that differ in a figure are one, with the largest."""
+    reasons = [reason or "for no known reason" for row in document["runs"] for reason in row["without_ttft"]]
+    if not reasons:
+        return []
+    alike = defaultdict(list)
+    for reason in reasons:
+        alike[_FIGURE.sub("#", reason)].append(reason)
+    groups = sorted(alike.values(), key=len, reverse=True)
+    told = [max(group, key=lambda reason: [float(figure) for figure in _FIGURE.findall(reason)]) for group in groups]
+    words = told[0] if len(told) == 1 else "; ".join(f"{len(group)} × {words}" for group, words in zip(groups, told, strict=True))
+    whole = len(reasons) + sum(row["n"] for row in document["runs"])
+    return [f"{len(reasons)} of {whole} requests have no time to first token and are left out: {words}"]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import click
 from rich.console import Console
@@ -19,9 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from llm_exporter.errors import UsageError
 from llm_exporter.probing.calls import CHAT
-from llm_exporter.probing.ladder import DEFAULT_LENGTHS, Ladder, LadderRun, Plan, Server, fitting_lengths, lengths_asked_for
+from llm_exporter.probing.ladder import DEFAULT_LENGTHS, EndedEarly, Ladder, LadderRun, Plan, Server, fitting_lengths, lengths_asked_for
 from llm_exporter.probing.pool import ProbePool
 from llm_exporter.probing.servers import Asker, describe
+from llm_exporter.probing.typed_url import base_url
 from llm_exporter.probing.words import LANGUAGES
 from llm_exporter.sources.probe import TlsSettings
 
@@ -183,14 +183,7 @@ def connect(url: str, settings: Settings) -> Server:
         UsageError: the URL cannot be used, or no model is known.
         FetchError: nothing answers.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{url!r} is no http or https URL")
-    if parts.username or parts.password:
-        raise UsageError("credentials in a URL end up in logs; use --header, or set " + TOKEN_VARIABLE)
-    clean = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-    if clean.endswith("/v1"):  # what OpenAI clients call their base URL
-        clean = clean.removesuffix("/v1")
+    clean = base_url(url)
     tls = TlsSettings(ca_file=settings.ca_file, insecure_skip_verify=settings.insecure)
     headers = parse_headers(settings.headers, os.environ)
     facts = describe(Asker(clean, headers, tls))
@@ -200,11 +193,13 @@ def connect(url: str, settings: Settings) -> Server:
     return Server(clean, facts, model, headers, tls)
 
 
-def measure(servers: Sequence[Server], settings: Settings, console: Console) -> list[Ladder]:
+def measure(servers: Sequence[Server], settings: Settings, console: Console) -> tuple[list[Ladder], EndedEarly | None]:
     """The whole ladder on all servers, with a progress bar on stderr.
 
+    Returns: what was measured, and why that is not all. The caller raises the second once it has shown the first.
+
     Raises:
-        SourceError: a server fails.
+        SourceError: a server fails, and nothing is measured.
     """
     contexts = [server.facts.context_tokens for server in servers if server.facts.context_tokens is not None]
     lengths = parse_lengths(settings.prompt_tokens)
@@ -229,4 +224,9 @@ def measure(servers: Sequence[Server], settings: Settings, console: Console) -> 
         task = progress.add_task("starting")
         run = LadderRun(servers, plan, pool, lambda text: progress.update(task, advance=1, description=text))
         progress.update(task, total=run.steps)
-        return run.carry_out()
+        try:
+            return run.carry_out(), None
+        except EndedEarly as ended:
+            if not any(cell.good for ladder in ended.ladders for cell in ladder.cells):
+                raise
+            return ended.ladders, ended

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from llm_exporter.cli.measured_text import late_lines, legend, print_conditions, report_console, runs_table, say
+from llm_exporter.cli.measured_text import legend, print_conditions, report_console, runs_table, say, untimed_lines
 from llm_exporter.cli.measuring import Settings, check_plot_file, connect, measure, options, stated
 from llm_exporter.probing.document import fit_of, probe_document
 from llm_exporter.probing.fit import Fit
@@ -33,7 +33,7 @@ def command(url: str, as_json: bool, plot_file: Path | None, **flags: Any) -> No
     check_plot_file(plot_file)
     (said,) = stated(settings, 1)
     notes = Console(stderr=True)
-    (ladder,) = measure([connect(url, settings)], settings, notes)
+    (ladder,), ended = measure([connect(url, settings)], settings, notes)
     document, fit = probe_document(ladder, said), fit_of(ladder)
     if plot_file is not None:
         from llm_exporter.probing.plot import plot_documents  # matplotlib takes a second to import
@@ -41,16 +41,18 @@ def command(url: str, as_json: bool, plot_file: Path | None, **flags: Any) -> No
         plot_documents([document], [fit], plot_file)
         say(notes, f"drawn: {plot_file}")
     if as_json:
-        click.echo(json.dumps(document, indent=2, allow_nan=False))
-        return
-    _show(report_console(), ladder, document, fit)
+        click.echo(json.dumps({**document, "ended_early": None if ended is None else str(ended)}, indent=2, allow_nan=False))
+    else:
+        _show(report_console(), ladder, document, fit)
+    if ended is not None:
+        raise ended
 
 
 def _show(console: Console, ladder: Ladder, document: dict[str, Any], fit: Fit | None) -> None:
     print_conditions(console, document)
     console.print(runs_table(document))
     say(console, legend([document]), "dim")
-    for line in (*late_lines(document), *fit_lines(fit)):
+    for line in (*untimed_lines(document), *fit_lines(fit)):
         say(console, line)
     for row in cache_rows(ladder, fit):
         say(console, row.text(), "yellow" if row.finding else "")

@@ -33,6 +33,7 @@ class Difference:
         seconds: medians of both.
         counted_tokens: prompt lengths by both servers' counts; None where not known.
         reason: why nothing can be said, where the two were not asked the same.
+        lost: of both sides, how many of its samples have a time and what became of the others; empty where all have.
     """
 
     prompt_tokens: int
@@ -49,6 +50,7 @@ class Difference:
     seconds: tuple[float, float] = (0.0, 0.0)
     counted_tokens: tuple[float, float] | None = None
     reason: str = ""
+    lost: tuple[str, str] = ("", "")
 
     @property
     def by_itself(self) -> bool:
@@ -122,19 +124,31 @@ def differences(first: Ladder, others: Sequence[Ladder]) -> list[list[Difference
     found: list[Difference] = []
     counts = []
     for other in others:
-        rows = [row for cell in first.cells if (row := _of_cells(cell, other.cell(cell.prompt_tokens, cell.cache))) is not None]
+        rows = [row for cell in first.cells if (row := _of_cells(first, other, cell)) is not None]
         counts.append(len(rows))
         found += rows
     all_rows = iter(judged(found))
     return [[next(all_rows) for _ in range(count)] for count in counts]
 
 
-def _of_cells(cell: Cell, other: Cell | None) -> Difference | None:
+def _of_cells(first: Ladder, second: Ladder, cell: Cell) -> Difference | None:
+    other = second.cell(cell.prompt_tokens, cell.cache)
     row = difference(cell.prompt_tokens, cell.cache, cell.sample_ttft_seconds, other.sample_ttft_seconds if other else [])
-    if row is None or other is None or cell.counted_tokens is None or other.counted_tokens is None:
+    if row is None or other is None:
+        return row
+    row = replace(row, lost=(_lost_words(first, cell), _lost_words(second, other)))
+    if cell.counted_tokens is None or other.counted_tokens is None:
         return row
     counted = (cell.counted_tokens, other.counted_tokens)
     reason = ""
     if max(counted) > (1 + _LIKE_LENGTHS) * min(counted):
         reason = f"the servers counted prompts of {counted[0]:.0f} and {counted[1]:.0f} tokens"
     return replace(row, counted_tokens=counted, reason=reason)
+
+
+def _lost_words(ladder: Ladder, cell: Cell) -> str:
+    asked = max(ladder.plan.repeat, len(cell.samples))
+    lost = cell.lost(asked)
+    if not lost:
+        return ""
+    return f"{len(cell.sample_ttft_seconds)} of {asked} ({', '.join(f'{count} {what}' for what, count in lost.items())})"

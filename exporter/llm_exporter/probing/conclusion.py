@@ -42,11 +42,31 @@ def _unlike(rows: Sequence[Difference]) -> str:
 
 
 def _of_like(name_a: str, name_b: str, rows: Sequence[Difference], looked_at: int) -> str:
+    tested = [row for row in rows if row.p_value is not None]
+    few = [row for row in rows if row.p_value is None]
+    lost = _lost(name_a, name_b, few)
+    if not tested:
+        if lost:
+            return f"Too few good samples to tell {name_a} and {name_b} apart: {lost}."
+        return f"Too few samples to tell {name_a} and {name_b} apart: use --repeat {FEWEST_SAMPLES} or more."
+    told = _of_tested(name_a, name_b, tested, looked_at)
+    return f"{told} Too few good samples at the other points: {lost}." if lost else told
+
+
+def _lost(name_a: str, name_b: str, rows: Sequence[Difference]) -> str:
+    """What became of the samples that are missing; more of them would not help."""
+    told = []
+    for row in rows:
+        sides = [f"{name} has {words}" for name, words in zip((name_a, name_b), row.lost, strict=True) if words]
+        if sides:
+            told.append(f"at {row.prompt_tokens} {row.cache} " + ", ".join(sides))
+    return "; ".join(told)
+
+
+def _of_tested(name_a: str, name_b: str, rows: Sequence[Difference], looked_at: int) -> str:
     real = [row for row in rows if row.real]
     if real:
         return _real(name_a, name_b, rows, real)
-    if any(row.p_value is None for row in rows):
-        return f"Too few samples to tell {name_a} and {name_b} apart: use --repeat {FEWEST_SAMPLES} or more."
     alone = [row for row in rows if row.by_itself]
     if alone:
         repeat = max(fewest_samples(looked_at, SIGNIFICANCE), 2 * min(row.samples for row in rows))

@@ -60,7 +60,7 @@ def run_row(cell: Cell) -> dict[str, Any]:
         "cache": cell.cache,
         "n": len(cell.ttft_seconds),
         "n_samples": len(cell.sample_ttft_seconds),
-        "read_late": cell.read_late,
+        "without_ttft": cell.without_ttft,
         "ttft_seconds": {**summary(cell.ttft_seconds, cell.sample_ttft_seconds), "sample_medians": cell.sample_ttft_seconds},
         "itl_seconds": summary(cell.inter_token_seconds),
         "cached_tokens": round(median(cached)) if cached else None,
@@ -77,7 +77,7 @@ def fit_of(ladder: Ladder) -> Fit | None:
 
 
 def probe_document(ladder: Ladder, stated: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """`probe --json` of one server."""
+    """`probe --json` of one server, but for `ended_early`."""
     fit, server = fit_of(ladder), ladder.server
     return {
         "url": server.url,

@@ -84,9 +84,15 @@ class Cell:
         return [statistics.median(times) for times in map(_ttft_of, self.samples) if times]
 
     @property
-    def read_late(self) -> int:
-        """Requests whose first token this machine read too late to say when it came."""
-        return sum(reading.time_to_first_token_seconds is None for reading in self.good)
+    def without_ttft(self) -> list[str]:
+        """Why those that succeeded and have no time to first token have none, one reason per request; empty where it is not known."""
+        return [reading.detail.partition(", so ")[0] for reading in self.good if reading.time_to_first_token_seconds is None]
+
+    def lost(self, asked: int) -> dict[str, int]:
+        """Of so many samples those without a time to first token, by what became of them."""
+        untimed = [sample for sample in self.samples if not _ttft_of(sample)]
+        found = Counter("without a time" if sample[0].success else sample[0].result for sample in untimed)
+        return dict(found + Counter({"not sent": asked - len(self.samples)}))
 
     @property
     def counted_tokens(self) -> float | None:
@@ -121,6 +127,18 @@ class Ladder:
     def cell(self, prompt_tokens: int, cache: str) -> Cell | None:
         """The cell, where the plan has it."""
         return next((cell for cell in self.cells if (cell.prompt_tokens, cell.cache) == (prompt_tokens, cache)), None)
+
+
+class EndedEarly(SourceError):
+    """A server fails again and again, so the measurement was ended.
+
+    Attributes:
+        ladders: what was measured until then, one per server.
+    """
+
+    def __init__(self, reason: str, detail: str, ladders: Sequence[Ladder]) -> None:
+        super().__init__(reason, detail)
+        self.ladders = list(ladders)
 
 
 def fitting_lengths(wanted: Sequence[int], context_tokens: int | None, max_tokens: int) -> tuple[int, ...]:
@@ -183,7 +201,7 @@ class LadderRun:
         self._scales = [TokenScale(plan.language) for _ in servers]
         self._key = f"{self._chance.random()}"
         self._characters: dict[int, int] = {}
-        self._failures = 0
+        self._failures = [0] * len(self._servers)  # samples in a row, of each server: a good one must not hide a dead one
 
     @property
     def steps(self) -> int:
@@ -194,7 +212,8 @@ class LadderRun:
         """Measures.
 
         Raises:
-            SourceError: a server does not answer its first request, or fails several times in a row.
+            SourceError: a server does not answer its first request.
+            EndedEarly: a server fails several times in a row.
         """
         plan = self._plan
         cells = [[Cell(length, cache) for length in plan.prompt_tokens for cache in plan.cache] for _ in self._servers]
@@ -211,9 +230,18 @@ class LadderRun:
             order.sort(key=lambda item: (ranks[item[0]], self._chance.random()))
             for place, number in order:
                 cell = cells[number][place]
-                cell.samples.append(self._sample(number, cell, round_number))
+                sample = self._sample(number, cell, round_number)
+                cell.samples.append(sample)
+                self._failures[number] = 0 if any(reading.success for reading in sample) else self._failures[number] + 1
+                if self._failures[number] >= _MOST_FAILURES_IN_A_ROW:
+                    url, last = self._servers[number].url, sample[-1]
+                    detail = f"{url}: {self._failures[number]} samples in a row failed: {last.detail or last.result}"
+                    raise EndedEarly(last.result, detail, self._ladders(cells))
                 self._advance(f"{cell.prompt_tokens} {cell.cache}")
-        return [Ladder(server, plan, tuple(row)) for server, row in zip(self._servers, cells, strict=True)]
+        return self._ladders(cells)
+
+    def _ladders(self, cells: Sequence[Sequence[Cell]]) -> list[Ladder]:
+        return [Ladder(server, self._plan, tuple(row)) for server, row in zip(self._servers, cells, strict=True)]
 
     def _sample(self, number: int, cell: Cell, round_number: int) -> list[ProbeReading]:
         """One sample: as many requests at once as the plan's concurrency says."""
@@ -223,15 +251,15 @@ class LadderRun:
             prompts = [prompt] * self._plan.concurrency
             primer = self._send(number, prompt)
             if not primer.success:
-                return self._noted(number, [primer])
+                return [primer]
         else:
             # the words are the same on each server, the opening is not: two names of one server must not warm each other
             seeds = [f"{self._key} {cell.prompt_tokens} {round_number} {place}" for place in range(self._plan.concurrency)]
             prompts = [self._maker.cold(characters, seed) for seed in seeds]
         if len(prompts) == 1:
-            return self._noted(number, [self._send(number, prompts[0])])
+            return [self._send(number, prompts[0])]
         with ThreadPoolExecutor(len(prompts)) as threads:
-            return self._noted(number, list(threads.map(lambda prompt: self._send(number, prompt), prompts)))
+            return list(threads.map(lambda prompt: self._send(number, prompt), prompts))
 
     def _length_of(self, tokens: int) -> int:
         """Characters of every prompt of this length: settled once, so that all samples and all servers get the same text.
@@ -241,14 +269,6 @@ class LadderRun:
         if tokens not in self._characters:
             self._characters[tokens] = min(scale.characters(tokens) for scale in self._scales)
         return self._characters[tokens]
-
-    def _noted(self, number: int, readings: list[ProbeReading]) -> list[ProbeReading]:
-        for reading in readings:
-            self._failures = 0 if reading.success else self._failures + 1
-        if self._failures >= max(_MOST_FAILURES_IN_A_ROW, self._plan.concurrency):
-            server, last = self._servers[number], readings[-1]
-            raise SourceError(last.result, f"{server.url}: {self._failures} requests in a row failed: {last.detail}")
-        return readings
 
     def _send(self, number: int, prompt: str) -> ProbeReading:
         server, plan = self._servers[number], self._plan

@@ -10,6 +10,8 @@ from fakes.ladders import cell_of, ladder_of
 from llm_exporter.cli.compare import letters, same, unlike
 from llm_exporter.probing.compare import Difference, difference, differences, judged
 from llm_exporter.probing.conclusion import conclusion
+from llm_exporter.probing.ladder import Plan
+from llm_exporter.sources.probe import ProbeReading
 
 
 def samples(centre: float, spread: float, count: int, seed: int) -> list[float]:
@@ -159,6 +161,44 @@ def test_a_point_that_differs_only_by_itself_asks_for_more_samples() -> None:
 def test_the_conclusion_for_too_few_samples() -> None:
     assert "Too few samples" in conclusion("A", "B", [Difference(1, "cold", 0.1, None, None, 1.1, None, False)])
     assert "Nothing can be compared" in conclusion("A", "B", [])
+
+
+def test_samples_that_failed_are_named_and_not_answered_with_more_of_them() -> None:
+    times = [0.100, 0.101, 0.102, 0.103, 0.104]
+    first, second = cell_of(64, "cold", times), cell_of(64, "cold", times[:2])
+    second.samples += [[ProbeReading("timeout")]] * 2 + [[ProbeReading("success", "read late")]]
+    other = cell_of(128, "cold", times)
+    ((row, fine),) = differences(ladder_of(first, other), [ladder_of(second, other)])
+    words = "at 64 cold B has 2 of 5 (2 timeout, 1 without a time)"
+    assert conclusion("A", "B", [row]) == f"Too few good samples to tell A and B apart: {words}."
+    assert conclusion("A", "B", [row, fine]).startswith(
+        "No real difference between A and B: chance explains what was seen at all 1 points."
+    )
+    assert conclusion("A", "B", [row, fine]).endswith(f" Too few good samples at the other points: {words}.")
+    assert differences(ladder_of(second), [ladder_of(second)])[0][0].lost == (("2 of 5 (2 timeout, 1 without a time)",) * 2)
+    assert fine.lost == ("", "")
+
+
+def test_too_few_samples_that_all_came_ask_for_more() -> None:
+    cell = cell_of(64, "cold", [0.1, 0.1, 0.1])
+    ladder = replace(ladder_of(cell), plan=Plan((64,), repeat=3))
+    ((row,),) = differences(ladder, [ladder])
+    assert conclusion("A", "B", [row]) == "Too few samples to tell A and B apart: use --repeat 4 or more."
+
+
+def test_samples_that_were_never_sent_are_named() -> None:
+    ladder = ladder_of(cell_of(64, "cold", [0.1, 0.2, 0.3]))
+    ((row,),) = differences(ladder, [ladder])
+    assert row.lost == ("3 of 5 (2 not sent)",) * 2
+
+
+def test_a_real_difference_elsewhere_does_not_hide_a_point_that_lost_its_samples() -> None:
+    lost = replace(Difference(64, "cold", 0.1, None, None, 1.1, None, False), lost=("", "1 of 5 (4 timeout)"))
+    text = conclusion("A", "B", [row_of(2048, -0.02, 0.9, real=True), lost])
+    assert text == (
+        "B differs from A: its first token comes 20 ms (10 %) sooner at 2048 cold."
+        " Too few good samples at the other points: at 64 cold B has 1 of 5 (4 timeout)."
+    )
 
 
 def test_one_url_given_twice_is_said() -> None:

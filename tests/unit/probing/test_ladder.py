@@ -15,19 +15,19 @@ import matplotlib as mpl
 import pytest
 from click.testing import CliRunner
 
-from fakes.ladders import cell_of, ladder_of
+from fakes.ladders import LATE, cell_of, ladder_of
 from fakes.probing import FakeProber, good
 from fakes.stream_player import Play, Request, Step, StreamPlayer, chat_chunk
 from llm_exporter.cli.compare import command as compare_command
-from llm_exporter.cli.measured_text import late_lines
+from llm_exporter.cli.measured_text import untimed_lines
 from llm_exporter.cli.measuring import parse_cache, parse_headers, parse_lengths
 from llm_exporter.cli.probe import command as probe_command
 from llm_exporter.errors import SourceError, UsageError
 from llm_exporter.probing.document import fit_of, probe_document
-from llm_exporter.probing.ladder import Ladder, LadderRun, Plan, Server, fitting_lengths, lengths_asked_for
+from llm_exporter.probing.ladder import Cell, EndedEarly, Ladder, LadderRun, Plan, Server, fitting_lengths, lengths_asked_for
 from llm_exporter.probing.plot import plot_documents, titles
 from llm_exporter.probing.servers import ServerFacts
-from llm_exporter.sources.probe import ProbeReading
+from llm_exporter.sources.probe import ProbeCall, ProbeReading
 
 
 class Engine:
@@ -281,10 +281,22 @@ def test_samples_that_were_read_late_are_left_out_and_counted() -> None:
     ladder = ladder_of(cell_of(512, "cold", [0.1, None, 0.12]), cell_of(1024, "cold", [None, None, None]))
     document = probe_document(ladder)
     first, second = document["runs"]
-    assert (first["n"], first["n_samples"], first["read_late"], first["ttft_seconds"]["median"]) == (2, 2, 1, pytest.approx(0.11))
-    assert (second["n"], second["read_late"], second["ttft_seconds"]["median"]) == (0, 3, None)
-    assert late_lines(document) == ["4 of 6 samples were read late by this machine: left out"]
-    assert late_lines(probe_document(ladder_of(cell_of(512, "cold", [0.1])))) == []
+    assert (first["n"], first["n_samples"], first["without_ttft"], first["ttft_seconds"]["median"]) == (2, 2, [LATE], pytest.approx(0.11))
+    assert (second["n"], second["without_ttft"], second["ttft_seconds"]["median"]) == (0, [LATE] * 3, None)
+    assert untimed_lines(document) == [f"4 of 6 requests have no time to first token and are left out: {LATE}"]
+    assert untimed_lines(probe_document(ladder_of(cell_of(512, "cold", [0.1])))) == []
+
+
+def test_each_reason_for_a_missing_time_is_told_with_its_count() -> None:
+    early = "the server answered before it had the whole request"
+    late = [f"this machine read the first token up to {late} ms late, so there is no time to first token" for late in (9, 30, 12)]
+    details = [f"{early}, so there is no time to first token", *late, ""]
+    cell = Cell(512, "cold", [[ProbeReading("success", detail)] for detail in details] + [[ProbeReading("timeout", "after 2 s")]])
+    (line,) = untimed_lines(probe_document(ladder_of(cell)))
+    assert line == (
+        "5 of 5 requests have no time to first token and are left out: 3 × this machine read the first token up to 30 ms late; "
+        f"1 × {early}; 1 × for no known reason"
+    )
 
 
 def test_requests_at_once_are_one_sample_for_every_statistic() -> None:
@@ -334,8 +346,110 @@ def test_single_failures_are_counted_and_many_end_it() -> None:
     assert ladder.cells[0].results == {"success": 8, "timeout": 2}
     count = iter(range(1000))
     prober = FakeProber(answer=lambda prompt: ProbeReading("timeout") if next(count) > 4 else good(prompt))
-    with pytest.raises(SourceError, match="3 requests in a row failed"):
+    with pytest.raises(SourceError, match="3 samples in a row failed"):
         LadderRun([SERVER], Plan((512,), cache=("cold",), repeat=10), prober).carry_out()
+
+
+class TwoServers(FakeProber):
+    """The second fails from its `healthy`-th request on."""
+
+    def __init__(self, healthy: int, failing: Any = lambda _: True) -> None:
+        super().__init__()
+        self.healthy, self.failing, self.asked = healthy, failing, 0
+
+    def measure(self, call: ProbeCall) -> ProbeReading:
+        reading = super().measure(call)
+        if call.url != OTHER.url:
+            return reading
+        self.asked += 1
+        late = self.asked - self.healthy
+        return ProbeReading("timeout", "after 2 s nothing") if late > 0 and self.failing(late) else reading
+
+
+OTHER = Server("http://b", SERVER.facts, "m")
+
+
+def test_a_server_that_dies_beside_a_good_one_ends_the_measurement_and_what_was_measured_is_kept() -> None:
+    prober = TwoServers(healthy=6)
+    with pytest.raises(EndedEarly, match=r"http://b: 3 samples in a row failed: after 2 s nothing") as caught:
+        LadderRun([SERVER, OTHER], Plan((64, 128), cache=("cold",), repeat=10, seed=1), prober).carry_out()
+    assert prober.asked == 6 + 3
+    assert caught.value.reason == "timeout"
+    good_one, dead = caught.value.ladders
+    assert sum(len(cell.good) for cell in dead.cells) == 4
+    assert sum(len(cell.readings) for cell in dead.cells) == 7
+    assert sum(len(cell.good) for cell in good_one.cells) >= 6
+
+
+def test_with_many_at_once_a_sample_counts_as_one_and_only_where_all_of_it_fails() -> None:
+    prober = TwoServers(healthy=2)
+    with pytest.raises(EndedEarly, match="3 samples in a row failed"):
+        LadderRun([OTHER], Plan((64,), repeat=10, concurrency=8, seed=2, cache=("cold",)), prober).carry_out()
+    assert prober.asked == 2 + 3 * 8
+    prober = TwoServers(healthy=2, failing=lambda number: number % 8)  # one of eight comes through
+    (ladder,) = LadderRun([OTHER], Plan((64,), repeat=10, concurrency=8, cache=("cold",)), prober).carry_out()
+    assert ladder.cells[0].results == {"timeout": 70, "success": 10}
+
+
+class Dying(Engine):
+    """Refuses everything from a request on."""
+
+    def __init__(self, healthy: int) -> None:
+        super().__init__()
+        self.left = healthy
+
+    def __call__(self, request: Request) -> Play:
+        self.left -= 1
+        if self.left >= 0:
+            return super().__call__(request)
+        return Play([Step(0.0, b'data: {"error": {"message": "engine is dead"}}\n\n')])
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(("command", "first"), [(compare_command, ["alive"]), (probe_command, [])])
+def test_the_commands_show_what_was_measured_before_a_server_died_and_fail(
+    server: StreamPlayer, command: Any, first: list[str], as_json: bool
+) -> None:
+    with StreamPlayer(Dying(7), pages=Engine().pages) as dying:
+        arguments = [*(server.url for _ in first), dying.url, "--prompt-tokens", "64", "--repeat", "20", "--cache", "cold"]
+        result = CliRunner().invoke(command, [*arguments, *(["--json"] if as_json else [])], env={"COLUMNS": "160"})
+        assert len(dying.posts) == 7 + 3
+    assert isinstance(result.exception, EndedEarly)
+    assert f"{dying.url}: 3 samples in a row failed: engine is dead" in str(result.exception)
+    if as_json:
+        document = json.loads(result.stdout)
+        assert document["ended_early"] == str(result.exception)
+        document = document["servers"][-1] if first else document
+        assert document["runs"][0]["results"] == {"success": 5, "in_band_error": 3}
+    else:
+        assert "3 in_band_error" in result.stdout
+
+
+def test_a_server_that_dies_before_anything_is_measured_has_nothing_to_show() -> None:
+    with StreamPlayer(Dying(2), pages=Engine().pages) as dying:
+        result = CliRunner().invoke(probe_command, [dying.url, "--prompt-tokens", "64", "--cache", "cold"])
+    assert isinstance(result.exception, EndedEarly)
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("command", [probe_command, compare_command])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1",
+        "http://127.0.0.1:99999",
+        "http://a..b:8000",
+        "http://127.0.0.1:0",
+        "ftp://x",
+        "http://",
+        "http://h:80:90",
+        "http://.a",
+    ],
+)
+def test_an_address_that_cannot_be_one_is_named_with_what_to_write(command: Any, url: str) -> None:
+    with pytest.raises(UsageError, match=r"write ") as caught:
+        CliRunner().invoke(command, [url, url] if command is compare_command else [url], catch_exceptions=False)
+    assert repr(url) in str(caught.value)
 
 
 @pytest.mark.parametrize(("text", "lengths"), [("2048", (2048,)), ("2K,8k", (2048, 8192)), (" 64 , 128", (64, 128))])
