@@ -2,7 +2,8 @@
 
 A *server* has the lock and the token budget: never two probes at once, one budget an hour. A configured target is one server. A URL that
 `/probe` was given shares the server of a target at the same scheme, host and port, or has one for all its paths: whoever spells an
-address anew gets no second lock. A *place* has what holds for one address alone: tokenizer, model, pauses after failures.
+address anew gets no second lock. A *place* has what holds for one address alone: tokenizer, model, and of each asker its pauses after
+failures: two targets of one address may differ in credentials or TLS, so one that fails says nothing about the other.
 Called by `probing/runner.py`.
 """
 
@@ -11,10 +12,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from llm_exporter.config.urls import Base, base_of
 from llm_exporter.probing.manners import BackOff, BlindHeartbeats, TokenLedger
 from llm_exporter.probing.prompts import TokenScale
+from llm_exporter.sources.probe import TlsSettings
 
 _MOST, _DROPPED = 2048, 64
 
@@ -27,14 +30,22 @@ class Server:
     ledger: TokenLedger = field(default_factory=TokenLedger)
 
 
+class Asker(NamedTuple):
+    """Who probes: a module of a target as it is configured now; with other TLS settings it is another one."""
+
+    target: str
+    tls: TlsSettings
+    module: str
+
+
 @dataclass(slots=True)
 class Place:
     """What holds for one address; modules by name."""
 
     scales: dict[str, TokenScale] = field(default_factory=dict)  # by language
-    back_off: dict[str, BackOff] = field(default_factory=dict)
+    back_off: dict[Asker, BackOff] = field(default_factory=dict)
     blind: dict[str, BlindHeartbeats] = field(default_factory=dict)
-    last_run_at: dict[str, float] = field(default_factory=dict)  # monotonic seconds
+    last_run_at: dict[Asker, float] = field(default_factory=dict)  # monotonic seconds
     listed: bool = False  # /v1/models has answered; what it said is below
     model: str = ""
     context_tokens: int | None = None

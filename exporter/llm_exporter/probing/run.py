@@ -55,6 +55,7 @@ class Outcome:
         sent: this call sent requests. False with a result of the past: it was young enough, or the target rests after failures.
         record: of the last run that was sent, alone; `/probe` publishes it.
         detail: a sentence for people; what the server said may be in it, what we sent as credentials never.
+        resting: nothing was sent, since the target rests after failures.
         advice: what the operator should know although nothing failed: something that is configured cannot be done. Empty mostly.
     """
 
@@ -63,6 +64,7 @@ class Outcome:
     record: ProbeRecord
     detail: str = ""
     advice: str = ""
+    resting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from llm_exporter.errors import UsageError
-from llm_exporter.probing.addresses import Addresses, Place
+from llm_exporter.probing.addresses import Addresses, Asker, Place
 from llm_exporter.probing.manners import BackOff, EngineView, ProbeModule, is_heartbeat
 from llm_exporter.probing.pool import ProbeProcessLost, Prober
 from llm_exporter.probing.results import ResultStore
@@ -29,7 +29,7 @@ class ProbeRunner:
         store: where results go.
         clock: monotonic seconds, for what happens during a run.
         wall: unix seconds, for timestamps.
-        tell: told of every run that was sent or skipped, before its lock is given back.
+        tell: told of every run that was sent, skipped, or not made because the target rests, before its lock is given back.
     """
 
     def __init__(
@@ -81,9 +81,12 @@ class ProbeRunner:
         if not server.lock.acquire(blocking=False):
             return self._busy(target, module_name, noted=noted)
         try:
-            back_off = place.back_off.setdefault(module_name, BackOff())
+            back_off = place.back_off.setdefault(_asker(target, module_name), BackOff())
             if not back_off.ready(now):
-                return self._past(target, module_name, f"resting after {back_off.failures} failures in a row")
+                past = self._past(target, module_name, f"resting after {back_off.failures} failures in a row")
+                outcome = replace(past, resting=True)
+                self._tell(target, module_name, outcome)
+                return outcome
             run = Run(
                 self._tools,
                 target,
@@ -111,8 +114,9 @@ class ProbeRunner:
     def _note(self, target: ProbeTarget, place: Place, module_name: str, module: ProbeModule, outcome: Outcome) -> None:
         if outcome.sent:
             ended = self._tools.clock()
-            place.last_run_at[module_name] = ended
-            place.back_off.setdefault(module_name, BackOff()).note(ended, module, success=outcome.result == "success")
+            asker = _asker(target, module_name)
+            place.last_run_at[asker] = ended
+            place.back_off.setdefault(asker, BackOff()).note(ended, module, success=outcome.result == "success")
         self._tell(target, module_name, outcome)
 
     def probe_now(
@@ -141,7 +145,7 @@ class ProbeRunner:
             if until <= now:
                 raise UsageError(f"a scrape timeout of {scrape_timeout_seconds:g} s leaves no time for a probe")
         _, place = self._addresses.find(target.name, target.url)
-        last = place.last_run_at.get(module_name)
+        last = place.last_run_at.get(_asker(target, module_name))
         if last is not None and module.interval is not None and now - last < module.interval / 2:
             past = self._past(target, module_name, "the last run is young enough")
             if past.record.success is not None:  # else a reload has forgotten it
@@ -160,3 +164,7 @@ class ProbeRunner:
         """The last run; `skipped_busy` where the address rests but a reload has forgotten what it showed."""
         record = self.store.last_run(target.name, module_name)
         return Outcome(record.last_result or "skipped_busy", sent=False, record=record, detail=detail)
+
+
+def _asker(target: ProbeTarget, module_name: str) -> Asker:
+    return Asker(target.name, target.tls, module_name)

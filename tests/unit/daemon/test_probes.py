@@ -63,6 +63,42 @@ def test_a_change_is_one_line_and_a_run_is_none(news: News, caplog: pytest.LogCa
     assert news.lines()[2:] == ["WARNING probe begins to fail: timeout"]
 
 
+def test_a_rest_is_told_once_in_a_row_of_failures_and_shows_until_the_next_run(news: News) -> None:
+    def rest() -> None:
+        record = ProbeRecord("chat", "short")
+        news.health.note(
+            TARGET, "short", Outcome("timeout", sent=False, record=record, detail="resting after 2 failures in a row", resting=True)
+        )
+
+    def resting() -> list[bool]:
+        return [row["resting"] for row in news.health.rows("chat")]
+
+    news.note("timeout", "timeout")
+    for _ in range(3):
+        rest()
+    assert resting() == [True]
+    news.note("timeout")
+    assert resting() == [False]
+    rest()
+    assert news.lines() == ["WARNING probe begins to fail: timeout", "INFO probe is resting after 2 failures in a row"]
+    (row,) = news.health.rows("chat")
+    assert (row["failing"], row["failures_in_a_row"], row["resting"]) == (True, 3, True)
+    news.note("success", "timeout")
+    rest()
+    assert news.lines()[-1] == "INFO probe is resting after 2 failures in a row"
+    assert len(news.lines()) == 5
+
+
+def test_a_rest_after_failures_that_a_reload_has_forgotten_is_a_warning_and_has_a_row(news: News) -> None:
+    record = ProbeRecord("chat", "short")
+    outcome = Outcome("skipped_busy", sent=False, record=record, detail="resting after 9 failures in a row", resting=True)
+    news.health.note(TARGET, "short", outcome)
+    news.health.note(ProbeTarget("chat", "http://elsewhere"), "short", outcome)
+    assert news.lines() == ["WARNING probe is resting after 9 failures in a row"]
+    (row,) = news.health.rows("chat")
+    assert (row["failing"], row["resting"], row["detail"]) == (False, True, "resting after 9 failures in a row")
+
+
 def test_the_row_says_what_fails_now_and_since_when(news: News) -> None:
     assert news.health.rows("chat") == []
     news.note("success")
@@ -70,7 +106,7 @@ def test_the_row_says_what_fails_now_and_since_when(news: News) -> None:
     (row,) = news.health.rows("chat")
     assert row == {
         "module": "short", "result": "http_404", "detail": "no such model", "failing": True, "failures_in_a_row": 2,
-        "failing_since": "2027-01-15T08:00:30Z",
+        "failing_since": "2027-01-15T08:00:30Z", "resting": False,
     }  # fmt: skip
     news.note("success")
     (row,) = news.health.rows("chat")

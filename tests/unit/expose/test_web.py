@@ -282,8 +282,12 @@ def test_the_status_page_tells_of_probes_that_fail_and_of_no_others() -> None:
         {"module": "short", "result": "http_404", "detail": f"no model {HOSTILE}", **failing},
         {"module": "fine", "result": "success", "detail": "", "failing": False, "failures_in_a_row": 0, "failing_since": None},
     ]
+    row["probes"].append({**row["probes"][1], "module": "idle", "detail": "resting after 9 failures in a row", "resting": True})
+    row["probes"].append({**row["probes"][0], "module": "slow", "resting": True})
     site.overview = lambda: [row]  # type: ignore[method-assign]
     text = client_of(site).get("/").get_data(as_text=True)
+    assert '<span class="down">probe idle</span><br><span class="why">resting after 9 failures in a row</span>' in text
+    assert text.count("; resting now") == 1
     assert '<span class="down">probe short: http_404</span>' in text
     assert "3 in a row, since 2026-11-29T21:35:00Z" in text
     assert HOSTILE not in text

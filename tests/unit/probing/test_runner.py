@@ -16,7 +16,7 @@ from llm_exporter.probing.manners import EngineView, ProbeModule, run_cost
 from llm_exporter.probing.results import ResultStore
 from llm_exporter.probing.run import Outcome, ProbeTarget
 from llm_exporter.probing.runner import ProbeRunner
-from llm_exporter.sources.probe import ProbeReading
+from llm_exporter.sources.probe import ProbeReading, TlsSettings
 
 SHORT = Module()
 READY = EngineView(state="ready", engine="vllm", model="m", requests_waiting=0)
@@ -223,6 +223,52 @@ def test_after_failures_a_target_rests_and_the_last_result_is_the_answer() -> No
     bench.now -= 55
     outcome = bench.run()
     assert (outcome.result, outcome.sent) == ("connect", False)
+
+
+def test_a_target_rests_for_its_own_failures_and_not_for_those_of_another_at_its_address() -> None:
+    told: list[tuple[str, bool, str]] = []
+    bench = Bench(FakeProber(answer=lambda _: ProbeReading("tls_verify")))
+    bench.runner = ProbeRunner(
+        bench.prober,
+        bench.store,
+        clock=lambda: bench.now,
+        tell=lambda target, _, outcome: told.append((target.name, outcome.resting, outcome.detail)),
+    )
+    trusting = ProbeTarget("trusting", TARGET.url, tls=TlsSettings(insecure_skip_verify=True))
+    bench.runner.keep_only({("chat", "short"): SHORT, ("trusting", "short"): SHORT}, {"chat": TARGET.url, "trusting": TARGET.url})
+    for _ in range(3):
+        bench.run()
+        bench.now += 60
+    bench.now -= 55
+    bench.prober.answer = good
+    outcome = bench.run()
+    assert (outcome.sent, outcome.resting) == (False, True)
+    assert told[-1] == ("chat", True, "resting after 3 failures in a row")  # whoever shows the probe's state hears of the rest
+    for _ in range(2):
+        assert bench.runner.run(trusting, "short", SHORT, bench.now, READY).result == "success"
+    assert bench.run().resting  # the success of the other says nothing either
+
+
+def test_other_tls_settings_end_the_rest() -> None:
+    bench = Bench(FakeProber(answer=lambda _: ProbeReading("tls_verify")))
+    for _ in range(3):
+        bench.run()
+        bench.now += 60
+    bench.now -= 55
+    bench.prober.answer = good
+    assert bench.run().resting
+    mended = replace(TARGET, tls=TlsSettings(ca_file="ca.pem"))
+    assert bench.runner.run(mended, "short", SHORT, bench.now, READY).result == "success"
+
+
+def test_probe_answers_with_the_last_run_of_the_target_that_was_asked_for() -> None:
+    bench = Bench()
+    other = ProbeTarget("other", TARGET.url)
+    bench.runner.run(other, "short", SHORT, bench.now, READY)
+    bench.run()
+    bench.now += SHORT.interval or 0.0
+    bench.runner.run(other, "short", SHORT, bench.now, READY)
+    assert bench.probe_now().sent
 
 
 def test_a_ladder_measures_each_cell_and_publishes_the_median() -> None:
