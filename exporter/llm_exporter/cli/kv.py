@@ -22,9 +22,13 @@ from llm_exporter.kv.memory import Cache, allowed_tensor_parallel, parse_bytes, 
 from llm_exporter.kv.modelconfig import ModelConfig, read_config
 from llm_exporter.kv.shape import Shape, shape_of
 from llm_exporter.kv.weights import Weights, find_weights
+from llm_exporter.wording import harmless
 
 _UTILIZATION = 0.9  # the default of vLLM's --gpu-memory-utilization
 _ASSUMED_CONTEXT = 32768
+_MOST_TOKENS = 10**12
+_MOST_REQUESTS = 10**9
+_MOST_DIGITS = 640  # Python converts so many in any setting
 _SCALES = {"": 1, "k": 2**10, "m": 2**20}
 
 
@@ -36,8 +40,8 @@ class Tokens(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """As click asks for it."""
         match = re.fullmatch(r"\s*(\d+)\s*([km]?)\s*", str(value).lower())
-        if match is None or int(match[1]) == 0:
-            self.fail(f"{value!r} is no number of tokens; write for example 32768 or 32K", param, ctx)
+        if match is None or len(match[1]) > len(str(_MOST_TOKENS)) or not 0 < int(match[1]) * _SCALES[match[2]] <= _MOST_TOKENS:
+            self.fail(f"{str(value)[:40]!r} is no number of tokens; write for example 32768 or 32K", param, ctx)
         return int(match[1]) * _SCALES[match[2]]
 
 
@@ -63,7 +67,7 @@ def command(context: click.Context, /, config_json: Path, as_json: bool, **flags
     if as_json:
         click.echo(json.dumps(document, indent=2, allow_nan=False))
     else:
-        _show(Console(), document)
+        _show(Console(), _printable(document))
     fits, server = document.get("fits") or {}, document.get("server") or {}
     if fits.get("does_fit") is False or server.get("agrees") is False:
         context.exit(1)
@@ -78,13 +82,14 @@ def kv_document(config_json: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
         FetchError: the server of --url does not answer.
     """
     _check_flags(flags)
-    model = read_config(_read_json(config_json))
+    config = _read_json(config_json)
     try:
+        model = read_config(config)
         shape = shape_of(model)
+        served = served_dtype(shape.dtype, model.name)
+        size, dtype = element_bytes(flags["kv_dtype"], served, model.quantization)
     except ConfigError as error:
-        raise ConfigError(f"{config_json}: {error}") from None
-    served = served_dtype(shape.dtype, model.name)
-    size, dtype = element_bytes(flags["kv_dtype"], served, model.quantization)
+        raise ConfigError(harmless(f"{config_json}: {error}")) from None
     cache = Cache(shape, size, flags["tensor_parallel"])
     _check_split(cache)
     context, source = _context(flags["context"], shape)
@@ -126,7 +131,7 @@ def kv_document(config_json: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
 def _read_json(file: Path) -> dict[str, Any]:
     what = "a Hugging Face config.json holds a JSON object"
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(file.read_text(encoding="utf-8"), parse_int=_parse_int)
     except UnicodeDecodeError:
         raise ConfigError(f"{file} is no text; {what}") from None
     except json.JSONDecodeError as error:
@@ -138,12 +143,28 @@ def _read_json(file: Path) -> dict[str, Any]:
     return config
 
 
+def _parse_int(digits: str) -> int | float:
+    """Python refuses thousands of digits without a word on where; as infinity the number is refused by its key, where the key is read."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else float("-inf" if digits.startswith("-") else "inf")
+
+
+def _printable(part: Any) -> Any:
+    """The document with nothing in it that moves a terminal's cursor: names stand in it as the file and the server write them."""
+    if isinstance(part, str):
+        return harmless(part)
+    if isinstance(part, Mapping):
+        return {key: _printable(value) for key, value in part.items()}
+    return [_printable(value) for value in part] if isinstance(part, list | tuple) else part
+
+
 def _check_flags(flags: Mapping[str, Any]) -> None:
     """A flag without the one that it belongs to would be ignored in silence."""
     for name, needed in (("weights", "gpu_memory"), ("gpu_memory_utilization", "gpu_memory"), ("headers", "url")):
         if flags[name] and flags[needed] is None:
             flag = "header" if name == "headers" else name.replace("_", "-")
             raise UsageError(f"--{flag} says nothing without --{needed.replace('_', '-')}")
+    if (flags["concurrency"] or 0) > _MOST_REQUESTS:
+        raise UsageError(f"--concurrency: more requests than any server takes; allowed: 1 to {_MOST_REQUESTS}")
 
 
 def _check_split(cache: Cache) -> None:

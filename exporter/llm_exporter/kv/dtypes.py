@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_exporter.errors import UsageError
+from llm_exporter.kv.numbers import optional
 
 # Bytes per number. Scales of quantised caches are not counted: they are below 1 %.
 KV_DTYPES: Mapping[str, float] = {
@@ -72,6 +73,7 @@ def element_bytes(wanted: str, served: Served, quantization: Mapping[str, Any] |
 
     Raises:
         UsageError: an unknown dtype.
+        ConfigError: the checkpoint asks for a number of bits that is none.
     """
     name = wanted.lower()
     if name != "auto":
@@ -92,5 +94,5 @@ def _asked_by_checkpoint(quantization: Mapping[str, Any]) -> str | None:
         if isinstance(scheme, str):
             return _QUANTISED.get(scheme.lower())
         if isinstance(scheme, Mapping) and scheme.get("type") == "float":
-            return {8: "fp8", 4: "nvfp4"}.get(scheme.get("num_bits", 0))
+            return {8: "fp8", 4: "nvfp4"}.get(optional(scheme, "num_bits") or 0)
     return None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from llm_exporter.errors import ConfigError
-from llm_exporter.kv.modelconfig import Config, optional, whole
+from llm_exporter.kv.numbers import MOST_LAYERS, Config, optional, shown, whole
 
 
 class Kind(StrEnum):
@@ -53,11 +53,15 @@ def layer_kinds(name: str, text: Config, layers: int) -> list[Kind]:
     """What each layer keeps, in order."""
     full = Kind.LATENT if _is_latent(name, text) else Kind.FULL
     found = _listed(text) or _patterned(name, text, layers)
+    if len(found) > MOST_LAYERS:
+        raise ConfigError(f"the list of layers has {len(found)} entries (allowed: 1 to {MOST_LAYERS}): no model has it; not computed")
     kinds = [full if kind is Kind.FULL else kind for kind in found]
     if name == "longcat_flash":
         kinds = kinds * 2  # each layer holds two attentions
     shared = optional(text, "num_kv_shared_layers") or 0
     if shared:
+        if shared >= len(kinds):
+            raise ConfigError(f"num_kv_shared_layers {shared}: of {len(kinds)} layers at most {len(kinds) - 1} can share another's cache")
         kinds = [*kinds[: len(kinds) - shared], *[Kind.NOTHING] * shared]
     factor = optional(text, "cla_share_factor") if text.get("use_cla") else None
     if factor:
@@ -72,7 +76,7 @@ def _listed(text: Config) -> list[Kind] | None:
         if isinstance(rows, list) and rows:
             unknown = [row for row in rows if row not in _WORDS]
             if unknown:
-                raise ConfigError(f"{key} names {unknown[0]!r}, a kind of layer that is not known here; not computed")
+                raise ConfigError(f"{key} names {shown(unknown[0])}, a kind of layer that is not known here; not computed")
             return [_WORDS[row] for row in rows]
     letters = text.get("hybrid_override_pattern")
     if isinstance(letters, str):
@@ -104,20 +108,20 @@ def _patterned(name: str, text: Config, layers: int) -> list[Kind]:
         period, offset = whole(text, "attn_layer_period"), optional(text, "attn_layer_offset") or 0
         return full_where(lambda place: place % period == offset, Kind.STATE)
     if isinstance(text.get("attn_layer_indices"), list):
-        return full_where(lambda place: place in text["attn_layer_indices"], Kind.STATE)
+        chosen = set(text["attn_layer_indices"])
+        return full_where(lambda place: place in chosen, Kind.STATE)
     if "full_attention_interval" in text:
         period = whole(text, "full_attention_interval")
         return full_where(lambda place: (place + 1) % period == 0, Kind.STATE)
-    if isinstance(text.get("block_types"), list):  # RecurrentGemma: local attention among recurrent blocks
+    if isinstance(text.get("block_types"), list) and text["block_types"]:  # RecurrentGemma: local attention among recurrent blocks
         rows = text["block_types"]
         return [Kind.SLIDING if rows[place % len(rows)] == "attention" else Kind.STATE for place in places]
     if name in PATTERNED and window_of(text):
         pattern = text.get("sliding_window_pattern") or text.get("_sliding_window_pattern")
-        if isinstance(pattern, str):  # EXAONE 4: "LLLG"
+        if isinstance(pattern, str) and pattern:  # EXAONE 4: "LLLG"
             return [Kind.SLIDING if pattern[place % len(pattern)] == "L" else Kind.FULL for place in places]
-        period = pattern if isinstance(pattern, int) else {"gemma2": 2, "gpt_oss": 2, "gemma3n_text": 5}.get(name, 4)
-        if name in ("gemma3", "gemma3_text") and not isinstance(pattern, int):
-            period = 6
+        usual = {"gemma2": 2, "gpt_oss": 2, "gemma3n_text": 5, "gemma3": 6, "gemma3_text": 6}.get(name, 4)
+        period = optional(text, "sliding_window_pattern", "_sliding_window_pattern") or usual
         return full_where(lambda place: (place + 1) % period == 0, Kind.SLIDING)
     if not window_of(text) or text.get("use_sliding_window") is False or name in HYBRID:
         return [Kind.FULL for _ in places]
@@ -128,7 +132,7 @@ def _patterned(name: str, text: Config, layers: int) -> list[Kind]:
 
 
 def _is_latent(name: str, text: Config) -> bool:
-    return name in LATENT or (isinstance(text.get("kv_lora_rank"), int) and isinstance(text.get("qk_rope_head_dim"), int))
+    return name in LATENT or None not in (optional(text, "kv_lora_rank"), optional(text, "qk_rope_head_dim"))
 
 
 def window_of(text: Config) -> int | None:

@@ -16,6 +16,8 @@ from llm_exporter.kv.shape import Shape
 
 SMALLEST_SIZE = 2**20
 """No GPU and no model is smaller: a lesser size is a number whose unit was forgotten."""
+MOST_BYTES = 2.0**60
+"""No GPU and no model is larger."""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
@@ -101,13 +103,15 @@ def parse_bytes(text: str, flag: str = "") -> float:
     """`80GiB`, `80G`, `80000000000`; `flag` is named where it is none of these.
 
     Raises:
-        UsageError: no size, or one so small that its unit was forgotten (`80` is 80 bytes).
+        UsageError: no size, one larger than any, or one so small that its unit was forgotten (`80` is 80 bytes).
     """
     place = f"{flag}: " if flag else ""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgtKMGT]?i?)[bB]?\s*", text)
     if match is None or match[2].lower() not in _UNITS:
         raise UsageError(f"{place}{text!r} is no size; write for example 80GiB or 80GB")
     size = float(match[1]) * _UNITS[match[2].lower()]
+    if size > MOST_BYTES:
+        raise UsageError(f"{place}{text.strip()[:40]!r} is more than any GPU or model has; allowed: 1MiB to {size_text(MOST_BYTES)}")
     if size < SMALLEST_SIZE:
         raise UsageError(
             f"{place}{text.strip()!r} is {size:.0f} bytes, less than any GPU or model has; write the unit, for example {match[1]}GiB"

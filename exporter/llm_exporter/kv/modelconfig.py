@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from llm_exporter.errors import ConfigError
-
-Config = Mapping[str, Any]
+from llm_exporter.kv.numbers import CONTEXT_KEYS, Config, check_numbers, fraction, optional, shown, whole
 
 # What the configuration classes of transformers 5.19.0 hold where a file is silent: a nested text_config is written without them,
 # and some files are older than their class. A key that is there with null stays null.
@@ -58,9 +56,6 @@ _TIED = frozenset(
     """gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text gemma4_text gpt2 gpt_bigcode bloom opt mpt falcon cohere cohere2 starcoder2
     lfm2 smollm3 recurrent_gemma ernie4_5 ernie4_5_moe zamba2""".split()  # noqa: SIM905
 )
-CONTEXT_KEYS = (
-    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length", "max_sequence_length", "max_seq_length",
-)  # fmt: skip
 # Kinds of position scaling whose factor is in max_position_embeddings already (vLLM 0.32.0, config/model.py `_get_and_verify_max_len`).
 _SCALED_ALREADY = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "default", "mrope")
 
@@ -82,7 +77,11 @@ class ModelConfig:
     root: Config
 
     def optional(self, *names: str) -> int | None:
-        """The first of these keys that holds a whole number above 0."""
+        """The first of these keys that holds a whole number above 0.
+
+        Raises:
+            ConfigError: one holds what is no number of this key.
+        """
         return optional(self.text, *names)
 
     def whole(self, *names: str) -> int:
@@ -120,7 +119,11 @@ class ModelConfig:
         return None
 
     def context_limit(self) -> tuple[int, str] | None:
-        """(tokens, where the figure is from); None where neither file nor class says it."""
+        """(tokens, where the figure is from); None where neither file nor class says it.
+
+        Raises:
+            ConfigError: a key of it holds what is no number of tokens.
+        """
         found = [(value, key) for key in CONTEXT_KEYS if (value := self.optional(key)) is not None]
         if not found:
             return None
@@ -128,15 +131,24 @@ class ModelConfig:
         where = f"{key}, the default of the model's class in transformers" if key in self.filled else f"{key} of the config"
         scaling = self.text.get("rope_scaling") or self.text.get("rope_parameters")
         if isinstance(scaling, Mapping) and not self.name.startswith("gemma3"):
-            kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
-            if isinstance(kind, str) and kind not in _SCALED_ALREADY and isinstance(factor, int | float) and factor > 1:
+            kind = scaling.get("rope_type") or scaling.get("type")
+            factor = fraction(scaling, "factor") if isinstance(kind, str) and kind not in _SCALED_ALREADY else None
+            if factor is not None and factor > 1:
                 return int(tokens * factor), f"{key} × {factor:g} of {kind} scaling"
         return tokens, where
 
 
 def read_config(config: Config) -> ModelConfig:
-    """The language model's part, completed."""
+    """The language model's part, completed.
+
+    Raises:
+        ConfigError: a number that no model has, or a model_type that is no text.
+    """
+    check_numbers(config)
     text = _text_part(config)
+    for part in (text, config):
+        if not isinstance(part.get("model_type") or "", str):
+            raise ConfigError(f"model_type {shown(part['model_type'])} is no text; allowed: a name such as 'llama'")
     name = str(text.get("model_type") or config.get("model_type") or "").lower()
     defaults = CLASS_DEFAULTS.get(name, {})
     filled = tuple(key for key in defaults if key not in text)
@@ -146,32 +158,9 @@ def read_config(config: Config) -> ModelConfig:
 
 def _text_part(config: Config) -> Config:
     """The language model's part of a config that also holds vision or audio."""
-    for key in ("text_config", "llm_config", "language_config", "thinker_config"):
-        part = config.get(key)
-        if isinstance(part, Mapping):
-            return _text_part(part)
-    return config
-
-
-def optional(text: Config, *names: str) -> int | None:
-    """The first of these keys that holds a whole number above 0."""
-    for name in names:
-        value = text.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None
-
-
-def whole(text: Config, *names: str) -> int:
-    """The first of these keys that holds a whole number above 0.
-
-    Raises:
-        ConfigError: none does.
-    """
-    value = optional(text, *names)
-    if value is None:
-        given = next(
-            (f"{name} {text[name]!r} is no whole number above 0" for name in names if name in text), f"the config has no {names[0]}"
-        )
-        raise ConfigError(f"{given}: is it the config.json of a language model?")
-    return value
+    while True:  # not by recursion: the depth is the file's choice
+        parts = (config.get(key) for key in ("text_config", "llm_config", "language_config", "thinker_config"))
+        inner = next((part for part in parts if isinstance(part, Mapping)), None)
+        if inner is None:
+            return config
+        config = inner

@@ -12,7 +12,8 @@ from typing import Any
 
 from llm_exporter.errors import ConfigError
 from llm_exporter.kv.layers import HYBRID, Kind
-from llm_exporter.kv.modelconfig import ModelConfig, optional
+from llm_exporter.kv.modelconfig import ModelConfig
+from llm_exporter.kv.numbers import optional
 from llm_exporter.kv.shape import Shape
 
 # MLPs of two matrices; all others have a third, the gate.
@@ -104,7 +105,9 @@ def _mlps(model: ModelConfig, layers: int, hidden: int) -> tuple[int, int, int]:
     if count is None:
         return layers * matrices * hidden * width, 0, 0
     expert_width = model.optional("moe_intermediate_size", "expert_ffn_hidden_size") or width
-    sparse = sum(_is_sparse(model, place) for place in range(layers))
+    only_dense = model.text.get("mlp_only_layers")
+    dense_places = frozenset(only_dense if isinstance(only_dense, list) else ())
+    sparse = sum(place not in dense_places and _is_sparse(model, place) for place in range(layers))
     shared_width = model.optional("shared_expert_intermediate_size")
     if shared_width is None:
         shared = model.optional("n_shared_experts", "num_shared_experts", "moe_num_shared_experts") or 0
@@ -115,11 +118,10 @@ def _mlps(model: ModelConfig, layers: int, hidden: int) -> tuple[int, int, int]:
 
 
 def _is_sparse(model: ModelConfig, place: int) -> bool:
-    """Does the layer at this place have experts?"""
+    """Does the layer at this place have experts, where `mlp_only_layers` does not name it?"""
     text: Mapping[str, Any] = model.text
     first = model.optional("first_k_dense_replace", "moe_layer_start_index") or 0
-    only_dense = text.get("mlp_only_layers")
-    if place < first or (isinstance(only_dense, list) and place in only_dense):
+    if place < first:
         return False
     listed = text.get("mlp_layer_types")
     if isinstance(listed, list):
@@ -127,8 +129,8 @@ def _is_sparse(model: ModelConfig, place: int) -> bool:
     frequency = text.get("moe_layer_freq")
     if isinstance(frequency, list):
         return bool(frequency[place])
-    if isinstance(frequency, int) and frequency > 1:
-        return place % frequency == 0
+    if (every := model.optional("moe_layer_freq") or 1) > 1:
+        return place % every == 0
     step = model.optional("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval") or 1
     return (place + 1) % step == 0
 

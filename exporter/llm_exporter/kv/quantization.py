@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from llm_exporter.errors import ConfigError
-
-Config = Mapping[str, Any]
+from llm_exporter.kv.numbers import Config, optional
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ def read_quantization(config: Config) -> Quantization:
     Raises:
         ConfigError: a method whose layout is not known here.
     """
-    method = str(config.get("quant_method") or "").lower()
+    method = _word(config, "quant_method")
     if not method and config.get("quant_algo"):
         method = "modelopt"
     bits, label = _bits(method, config)
@@ -56,9 +54,9 @@ def _bits(method: str, config: Config) -> tuple[float, str]:
     if method in ("fp8", "fbgemm_fp8"):
         return 8.0, "fp8"
     if method in ("gptq", "awq", "gptq_marlin", "awq_marlin", "auto-round", "autoround"):
-        bits = config.get("bits") or config.get("w_bit")
-        if isinstance(bits, int):
-            return _grouped(bits, config.get("group_size") or config.get("q_group_size"), zero_point=True), f"{method}, {bits} bits"
+        bits = optional(config, "bits", "w_bit")
+        if bits is not None:
+            return _grouped(bits, optional(config, "group_size", "q_group_size"), zero_point=True), f"{method}, {bits} bits"
     if method == "bitsandbytes":
         return (4.5, "bitsandbytes, 4 bits") if config.get("load_in_4bit") else (8.0, "bitsandbytes, 8 bits")
     if method == "compressed-tensors":
@@ -67,7 +65,7 @@ def _bits(method: str, config: Config) -> tuple[float, str]:
             return found
     if method.startswith("modelopt"):
         inner = config.get("quantization")
-        algorithm = str(config.get("quant_algo") or (inner.get("quant_algo") if isinstance(inner, Mapping) else "") or "").lower()
+        algorithm = _word(config, "quant_algo") or _word(inner if isinstance(inner, Mapping) else {}, "quant_algo")
         if "fp8" in algorithm:
             return 8.0, "fp8"
         if "fp4" in algorithm:
@@ -79,21 +77,27 @@ def _compressed(config: Config) -> tuple[float, str] | None:
     groups = config.get("config_groups")
     for group in groups.values() if isinstance(groups, Mapping) else ():
         weights = group.get("weights") if isinstance(group, Mapping) else None
-        if isinstance(weights, Mapping) and isinstance(weights.get("num_bits"), int):
-            bits: int = weights["num_bits"]
+        bits = optional(weights, "num_bits") if isinstance(weights, Mapping) else None
+        if isinstance(weights, Mapping) and bits is not None:
             if bits == 4 and weights.get("type") == "float":
                 return 4 + 8 / 16, "compressed-tensors, nvfp4"
-            return _grouped(bits, weights.get("group_size"), zero_point=False), f"compressed-tensors, {bits} bits"
+            return _grouped(bits, optional(weights, "group_size"), zero_point=False), f"compressed-tensors, {bits} bits"
     return None
 
 
-def _grouped(bits: int, group: Any, *, zero_point: bool) -> float:
+def _grouped(bits: int, group: int | None, *, zero_point: bool) -> float:
     """Bits of a weight and its share of what its group stores. No group size, or −1, is a scale for a whole column: nothing."""
-    if not isinstance(group, int) or group <= 0:
+    if group is None:
         return float(bits)
     return bits + (16 + (bits if zero_point else 0)) / group
 
 
 def _entries(config: Config, key: str) -> list[str]:
     value = config.get(key)
-    return [str(entry) for entry in value] if isinstance(value, list) else []
+    return [entry for entry in value if isinstance(entry, str)] if isinstance(value, list) else []
+
+
+def _word(config: Config, key: str) -> str:
+    """In lower case; empty where there is none."""
+    value = config.get(key)
+    return value.lower() if isinstance(value, str) else ""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from llm_exporter.errors import ConfigError
 from llm_exporter.kv.layers import KNOWN, Kind, layer_kinds, window_of
-from llm_exporter.kv.modelconfig import CONTEXT_KEYS, Config, ModelConfig, optional, read_config, whole
+from llm_exporter.kv.modelconfig import ModelConfig, read_config
+from llm_exporter.kv.numbers import CONTEXT_KEYS, Config, number, optional, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,6 @@ class Shape:
 
 
 _STATELESS = ("mamba", "mamba2", "falcon_mamba", "rwkv", "rwkv5", "rwkv6", "rwkv7")
-_MOST = 10_000  # layers and heads: far above any model, and few enough to count one by one
 _ENCODERS = ("t5", "mt5", "bart", "whisper", "bert", "roberta", "mllama", "mbart", "pegasus")
 # Names of keys that hint at a cache of another form; with them an unknown architecture is not guessed at.
 _HINTS = ("mamba", "ssm", "linear_attn", "linear_attention", "lora_rank", "recurrent", "rwkv", "conv_kernel", "layer_types", "compress")
@@ -84,8 +84,6 @@ def shape_of(model: ModelConfig) -> Shape:
     if not known:
         _refuse_hints(name, text)
     layers = model.whole("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    if layers > _MOST or _heads(text) > _MOST:
-        raise ConfigError(f"{layers} layers and {_heads(text)} heads: no model has more than {_MOST}; not computed")
     try:
         kinds = layer_kinds(name, text, layers)
         groups = _groups(text, kinds)
@@ -148,18 +146,20 @@ def _kv_heads(text: Config, heads: int, place: int) -> int:
     """Heads with keys and values of one layer."""
     rows = text.get("block_configs")
     if isinstance(rows, list):
-        group = rows[place]["attention"].get("n_heads_in_group")
-        return heads // int(group) if group else heads
+        group = optional(rows[place]["attention"], "n_heads_in_group") or 1
+        if heads % group:
+            raise ConfigError(f"n_heads_in_group {group} is no divisor of {heads} heads; not computed")
+        return heads // group
     nested = text.get("attn_config")
-    if isinstance(nested, Mapping) and isinstance(nested.get("kv_n_heads"), int):
-        return int(nested["kv_n_heads"])
+    if isinstance(nested, Mapping) and nested.get("kv_n_heads") is not None:
+        return whole(nested, "kv_n_heads")
     for key in ("num_key_value_heads", "num_kv_heads", "n_head_kv", "num_query_groups"):
         value = text.get(key)
         if isinstance(value, list):
-            return int(value[place])
+            return number(key, value[place])
         # Falcon's old decoder writes its heads here and has one head of keys all the same
-        if isinstance(value, int) and not (text.get("multi_query") is True and text.get("new_decoder_architecture") is not True):
-            return value
+        if value is not None and not (text.get("multi_query") is True and text.get("new_decoder_architecture") is not True):
+            return number(key, value)
     if text.get("multi_query_attention") is True:
         return whole(text, "multi_query_group_num")
     return 1 if text.get("multi_query") is True else heads

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from llm_exporter.errors import ConfigError
 from llm_exporter.kv.dtypes import Served, served_dtype
+from llm_exporter.kv.memory import MOST_BYTES
 from llm_exporter.kv.modelconfig import ModelConfig
 from llm_exporter.kv.parameters import Parameters, count_parameters
 from llm_exporter.kv.quantization import read_quantization
@@ -45,11 +46,13 @@ def find_weights(config_file: Path, model: ModelConfig, shape: Shape) -> Weights
 def _size_of_files(directory: Path) -> tuple[float, str] | None:
     index = directory / "model.safetensors.index.json"
     try:
-        return float(json.loads(index.read_text())["metadata"]["total_size"]), f"total_size of {index.name}"
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+        total = json.loads(index.read_text(encoding="utf-8"))["metadata"]["total_size"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        total = None
+    if isinstance(total, int | float) and 1 < total <= MOST_BYTES:
+        return float(total), f"total_size of {index.name}"
     files = list(directory.glob("*.safetensors"))
-    if files:
+    if files and all(file.is_file() for file in files):  # a link to a file that is not there has no size
         return float(sum(file.stat().st_size for file in files)), "size of the .safetensors files beside it"
     return None
 
