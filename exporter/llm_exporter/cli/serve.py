@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 import click
 
 from llm_exporter import __version__
 from llm_exporter.daemon.daemon import Daemon
+from llm_exporter.daemon.ending import Signals
 from llm_exporter.daemon.logs import set_up
 from llm_exporter.daemon.server import HttpServer
 from llm_exporter.errors import ConfigError
@@ -29,32 +28,18 @@ log = logging.getLogger("llm_exporter.serve")
 def command(config_file: Path, address: str, web_config: Path | None, level: str, form: str) -> None:
     """Runs until a signal ends it."""
     set_up(level, form)
-    ended, hup = threading.Event(), threading.Event()
-
-    def on_end(_number: int, _frame: FrameType | None) -> None:
-        ended.set()
-        hup.set()
-
-    def on_hup(_number: int, _frame: FrameType | None) -> None:
-        hup.set()
-
-    signal.signal(signal.SIGTERM, on_end)
-    signal.signal(signal.SIGINT, on_end)
-    signal.signal(signal.SIGHUP, on_hup)
+    signals = Signals()
+    signals.watch()
     daemon = Daemon(config_file)
     daemon.start()
     app = application(daemon, daemon.web_settings)
     server = HttpServer(app, address, threads=daemon.web_settings().max_requests, web_config=web_config)
     server.start()
     log.info("llm-exporter %s listens on port %d", __version__, server.port)
-    while not ended.is_set():
-        hup.wait()
-        hup.clear()
-        if not ended.is_set():
-            try:
-                daemon.reload()
-            except ConfigError:
-                continue  # logged where it failed
+    while signals.reload_or_end():
+        with suppress(ConfigError):  # logged where it failed
+            daemon.reload()
     log.info("ending")
     server.stop()
     daemon.stop()
+    signals.stopped()

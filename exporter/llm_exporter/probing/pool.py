@@ -26,6 +26,8 @@ from llm_exporter.sources.probe import SENT_RESULTS, ProbeCall, ProbeReading, Tl
 _GRACE_SECONDS = 5.0
 # A child that is being started on a starved machine takes long to import its modules; until then it can read nothing.
 _START_SECONDS = 30.0
+# A child whose pipe has ended goes at once and has nothing to save; one that does not is ended.
+_END_SECONDS = 0.5
 _CHILD = (sys.executable, "-m", "llm_exporter.probing.worker")
 # Reasons of `list_models` beside http_NNN; a bug of ours is none of them.
 _REASONS = frozenset({*SENT_RESULTS} - {"success"})
@@ -103,9 +105,16 @@ class ProbePool:
 
     def close(self) -> None:
         """Ends the child; requests that wait are told that it died."""
-        with self._lock:
+        process = self._process
+        if not self._lock.acquire(timeout=_END_SECONDS):  # somebody writes to a child that does not read
+            if process is not None:
+                process.kill()
+            self._lock.acquire()
+        try:
             process, self._process = self._process, None
             self._closed = True
+        finally:
+            self._lock.release()
         if process is not None:
             _end(process)
 
@@ -259,7 +268,7 @@ def _end(process: subprocess.Popen[str]) -> None:
         if process.stdin is not None:
             process.stdin.close()
     try:
-        process.wait(timeout=2)
+        process.wait(timeout=_END_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +229,34 @@ def test_after_the_end_no_child_is_started_again() -> None:
     with pytest.raises(ProbeProcessLost, match="was ended"):
         pool.measure(call("http://127.0.0.1:1"))
     assert (pool.pid, pool.starts) == (None, 1)
+
+
+@pytest.mark.parametrize("size", [10, 1_000_000])
+def test_a_child_that_is_stopped_does_not_hold_the_end(size: int) -> None:
+    """The long prompt fills the pipe, so that whoever writes it holds the pool's lock."""
+    lost: list[ProbeProcessLost] = []
+    pool = ProbePool()
+    with StreamPlayer(chat_play()) as server:
+        assert pool.measure(call(server.url)).success
+        assert pool.pid is not None
+        os.kill(pool.pid, signal.SIGSTOP)
+
+        def measure() -> None:
+            with pytest.raises(ProbeProcessLost) as caught:
+                pool.measure(replace(call(server.url), body=" " * size))
+            lost.append(caught.value)
+
+        thread = threading.Thread(target=measure)
+        thread.start()
+        deadline = time.monotonic() + 5
+        while not (pool._waiting or time.monotonic() > deadline):
+            threading.Event().wait(0.01)
+        began = time.monotonic()
+        pool.close()
+        assert time.monotonic() - began < 1.9
+        thread.join(5)
+    assert pool.pid is None
+    assert len(lost) == 1
 
 
 def test_the_child_ends_with_its_parent() -> None:
