@@ -113,9 +113,10 @@ def test_any_value_of_any_key_gives_figures_or_the_documented_error(
 @pytest.mark.parametrize("name", FUZZED)
 def test_empty_and_simple_values_of_every_key(config_file: Path, name: str) -> None:
     given_flags = {"gpu_memory": "80GiB", "weights": None, "gpu_memory_utilization": None, "url": None, "headers": (), "context": None}
+    simple: tuple[Any, ...] = ("", [], {}, [[]], [{}], 0, 1, "x")
     computed = 0
     for key in sorted({*numbers.LIMITS, *WORDS}):
-        for value in ("", [], {}, [[]], [{}], 0, 1, "x"):
+        for value in simple:
             path = Path(written(config_file, changed(name, {key: value})))
             try:
                 document = kv_document(path, {**given_flags, "concurrency": None, "kv_dtype": "auto", "tensor_parallel": 1})
