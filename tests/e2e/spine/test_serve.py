@@ -72,6 +72,7 @@ def test_sighup_takes_over_what_changed_and_a_bad_file_changes_nothing(tmp_path:
 def test_a_reload_asked_for_while_serve_is_being_imported_ends_nothing() -> None:
     code = (
         "import signal, sys\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # below nohup it would be ignored from the start
         "from llm_exporter.cli import main\n"
         "sys.argv = ['llm-exporter', *sys.argv[1:]]\n"
         "try: main()\n"
