@@ -216,7 +216,9 @@ class Pipeline:
             return
         where = {"target": self.target.name, "source": "engine"}
         if not now.up:
-            log.warning("target is down: %s %s", now.detail or now.reason, now.hint, extra={**where, "reason": now.reason})
+            log.warning(
+                "target is down: %s", "; ".join(filter(None, (now.detail or now.reason, now.hint))), extra={**where, "reason": now.reason}
+            )
         elif now.reason:
             log.warning("target answers, but its engine is unknown: %s %s", now.detail, now.hint, extra={**where, "reason": now.reason})
         else:
