@@ -12,7 +12,6 @@ import itertools
 import json
 import multiprocessing
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,8 +19,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Self
 
-_SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
-_STAMP = struct.Struct("@qq")
+from llm_exporter.sources.arrival import SO_TIMESTAMPNS, stamp_of
+
 _CHUNK: dict[str, Any] = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "tiny"}
 _USAGE = {**_CHUNK, "choices": [], "usage": {"prompt_tokens": 64, "completion_tokens": 4, "total_tokens": 68}}
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -68,10 +67,9 @@ class _Reader:
         if not raw:
             raise ConnectionResetError("the client hung up")
         self._data += raw
-        for level, kind, value in ancillary:
-            if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(value) == _STAMP.size:
-                whole, part = _STAMP.unpack(value)
-                return int(whole * 10**9 + part)
+        stamp = stamp_of(ancillary)
+        if stamp is not None:
+            return stamp
         raise RuntimeError("this kernel gives no receive time for TCP (Linux 4.13 does): the truth is not known here")
 
     def request(self) -> tuple[int, bytes, dict[bytes, bytes]]:
@@ -91,7 +89,7 @@ class _Reader:
 
 def _serve(delay: float, pages: Sequence[bytes], pipe: Connection) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-    listener.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)  # connections inherit it, so that a first packet has its time too
+    listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)  # connections inherit it, so that a first packet has its time too
     pipe.send(listener.getsockname()[1])
     truths: list[Truth] = []
     turns = itertools.count()

@@ -149,11 +149,7 @@ def fitting_lengths(wanted: Sequence[int], context_tokens: int | None, max_token
     Raises:
         UsageError: nothing fits.
     """
-    lengths = tuple(sorted(set(wanted)))
-    if context_tokens is None:
-        return lengths
-    limit = _longest_prompt(context_tokens, max_tokens)
-    kept = tuple(length for length in lengths if length <= limit)
+    lengths, kept, limit = _split(wanted, context_tokens, max_tokens)
     if kept == lengths:
         return lengths
     if not kept:
@@ -167,11 +163,7 @@ def lengths_asked_for(wanted: Sequence[int], context_tokens: int | None, max_tok
     Raises:
         UsageError: nothing fits.
     """
-    lengths = tuple(sorted(set(wanted)))
-    if context_tokens is None:
-        return lengths
-    limit = _longest_prompt(context_tokens, max_tokens)
-    kept = tuple(length for length in lengths if length <= limit)
+    lengths, kept, limit = _split(wanted, context_tokens, max_tokens)
     if not kept:
         raise UsageError(
             f"--prompt-tokens: {', '.join(map(str, lengths))} does not fit: the server's context of {context_tokens} tokens holds prompts"
@@ -180,11 +172,15 @@ def lengths_asked_for(wanted: Sequence[int], context_tokens: int | None, max_tok
     return kept
 
 
-def _longest_prompt(context_tokens: int, max_tokens: int) -> int:
+def _split(wanted: Sequence[int], context_tokens: int | None, max_tokens: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """(lengths in order, those that the context holds, the longest that it holds). Without a context that is known, it holds all."""
+    lengths = tuple(sorted(set(wanted)))
+    if context_tokens is None:
+        return lengths, lengths, max(lengths, default=0)
     limit = longest_prompt(context_tokens, max_tokens)
     if limit < 1:
         raise UsageError(f"the server's context of {context_tokens} tokens leaves no room for a prompt and {max_tokens} tokens of output")
-    return limit
+    return lengths, tuple(length for length in lengths if length <= limit), limit
 
 
 class LadderRun:

@@ -17,11 +17,15 @@ import os
 import resource
 import select
 import socket
+import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+# Linux. recvmsg then tells when the kernel received the last packet of what it returns (TCP since Linux 4.13).
+SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
+_STAMP = struct.Struct("@qq")
 # A slice of the wait is this share of the time waited so far, within these bounds.
 _SLICE_SHARE = 0.1
 _SLICE_SECONDS = (0.02, 0.25)
@@ -37,6 +41,15 @@ def _switches() -> tuple[int, int]:
     """How often this thread gave up its core to wait for something, and how often it was taken away."""
     used = resource.getrusage(_RUSAGE_THREAD)
     return used.ru_nvcsw, used.ru_nivcsw
+
+
+def stamp_of(ancillary: Iterable[tuple[int, int, bytes]]) -> int | None:
+    """The kernel's receive time out of what `recvmsg` gives beside the bytes, nanoseconds of the wall clock; None where it gave none."""
+    for level, kind, value in ancillary:
+        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(value) == _STAMP.size:
+            whole, part = _STAMP.unpack(value)
+            return int(whole * 10**9 + part)
+    return None
 
 
 def wall_offset_ns() -> int:

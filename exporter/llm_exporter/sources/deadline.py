@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from llm_exporter.errors import FetchError
+from llm_exporter.sources.tls import no_server_name
 
 BUFFER_BYTES = 64 * 1024
 
@@ -155,9 +156,8 @@ class Wire:
             self.sock = context.wrap_socket(self.sock, server_hostname=name)
         except ssl.SSLError:  # some of them are ValueErrors too
             raise
-        except ValueError:  # ".x", or a part of more than 63 letters
-            hint = "correct tls_config.server_name: the name as it stands in the server's certificate"
-            raise FetchError("tls", f"{server_name!r} is no name that a server can have", hint=hint) from None
+        except ValueError:
+            raise no_server_name(server_name) from None
 
     def sendall(self, data: bytes) -> None:
         """Sends all of it or raises TimeoutError."""

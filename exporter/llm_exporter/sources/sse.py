@@ -2,7 +2,7 @@
 
 In: the bytes of a response's body, cut anywhere, each piece with the moments between which it came. Out: events by the WHATWG rules, and
 `StreamNotes`: when the first chunk, the first token and the first visible content came, the usage, why it ended.
-`sources/probe.py` calls this after the stream has ended, so that parsing cannot bend the clock.
+`sources/probe.py` reads the whole only after the stream has ended, so that parsing cannot bend the clock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
         at: when the last of them came.
         data: the bytes.
         since: when the first of them came; None where that is the same.
-        error: how much earlier than `since` that may have been.
+        error: how far `since` may be off.
     """
 
     at: float

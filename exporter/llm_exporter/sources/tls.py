@@ -134,3 +134,9 @@ def tls_version(key: str, value: str | None) -> ssl.TLSVersion | None:
     if value in _OLD_VERSIONS:
         raise ConfigError(f"{key}: {value}: the OpenSSL of today refuses versions before 1.2; write TLS12 or TLS13")
     raise ConfigError(f"{key}: {value}: unknown; write TLS12 or TLS13")
+
+
+def no_server_name(name: str) -> FetchError:
+    """For a name that no certificate can have, such as ".x" or one with a part of more than 63 letters."""
+    hint = "correct tls_config.server_name: the name as it stands in the server's certificate"
+    return FetchError("tls", f"{name!r} is no name that a server can have", hint=hint)

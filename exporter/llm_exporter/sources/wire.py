@@ -13,20 +13,17 @@ import contextlib
 import select
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Self
 
 from llm_exporter.errors import FetchError
-from llm_exporter.sources.arrival import Arrival, Waiter, place, wall_offset_ns
+from llm_exporter.sources.arrival import SO_TIMESTAMPNS, Arrival, Waiter, place, stamp_of, wall_offset_ns
+from llm_exporter.sources.tls import no_server_name
 
 READ_BYTES = 65536
-# Linux: SO_TIMESTAMPNS. recvmsg then tells when the kernel received the last packet of what it returns (TCP since Linux 4.13).
-_SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
 _REST_SECONDS = 0.001  # from the start of the sending thread to the request, so that the other one waits by then
-_STAMP = struct.Struct("@qq")
 
 
 class Deadline:
@@ -104,15 +101,15 @@ class Connection:
         self.tcp_seconds = connected - resolved
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError):  # no Linux: our own clock then
-            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         sock.settimeout(deadline.left())  # reads come after a wait for bytes, so they never last
         self._waiter = Waiter(sock, connected)
         self._offset_ns = wall_offset_ns()
         if context is not None:
             try:
                 self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
-            except ValueError as error:  # a name that no certificate can have, such as ".x"
-                raise FetchError("tls", f"{server_name!r} is no server name: {error}") from None
+            except ValueError:
+                raise no_server_name(server_name) from None
             self._shake_hands(deadline)
             self.tls_seconds = time.monotonic() - connected
 
@@ -233,11 +230,8 @@ class Connection:
         if len(raw) < READ_BYTES:
             self._waiter.emptied(before)
         now = time.monotonic()
-        stamped_at = None
-        for level, kind, value in ancillary:
-            if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(value) == _STAMP.size:
-                whole, part = _STAMP.unpack(value)
-                stamped_at = (whole * 10**9 + part - self._offset_ns) / 1e9
+        stamp_ns = stamp_of(ancillary)
+        stamped_at = None if stamp_ns is None else (stamp_ns - self._offset_ns) / 1e9
         arrival = place(wait, stamped_at, now)
         if stamped_at is not None:
             self.lag_seconds = max(now - arrival.last_at, self.lag_seconds or 0.0)

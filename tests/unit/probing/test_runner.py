@@ -194,14 +194,7 @@ def test_the_name_of_the_model_is_asked_again_after_a_404() -> None:
 
 def test_two_probes_of_one_target_never_run_at_once() -> None:
     bench = Bench()
-    inside, outside = threading.Event(), threading.Event()
-
-    def slow(prompt: str) -> ProbeReading:
-        inside.set()
-        assert outside.wait(5)
-        return good(prompt)
-
-    bench.prober.answer = slow
+    inside, outside = slow_prober(bench)
     thread = threading.Thread(target=bench.run)
     thread.start()
     assert inside.wait(5)
